@@ -1,1 +1,38 @@
-//! TODO
+//! Moves events from a PostgreSQL outbox to Redis Streams.
+//!
+//! The connector reads the database's log. An event travels through these modules, in this order:
+//!
+//! | module | turns | into |
+//! | --- | --- | --- |
+//! | `outflow_pgoutput::stream` | bytes of the replication link | frames |
+//! | [`assembler`] | pgoutput messages | events with their positions |
+//! | [`outbox`] | the columns of a row | the fields of an event |
+//! | [`batch`] | events | one all-or-nothing batch of entries with the offset that covers it |
+//! | [`sink`] | a batch | entries in Redis, acknowledged |
+//! | [`offset`] | an acknowledged batch | the stored point to resume from |
+//! | [`pipeline`] | | the one loop that drives all of the above |
+//!
+//! Around them: [`connector`] runs pipelines one after the other and decides what is retried,
+//! [`preflight`] checks both servers before the first byte is asked for, [`resume`] compares the
+//! stored offset with slot and server, [`snapshot`] brings the rows that are older than the slot,
+//! [`watch`] looks after publication and slot while the pipeline runs, and [`status`] tells the
+//! outside what is going on.
+
+pub mod assembler;
+pub mod batch;
+pub mod config;
+pub mod connector;
+pub mod error;
+mod metrics;
+pub mod offset;
+pub mod outbox;
+pub mod pipeline;
+pub mod preflight;
+pub mod resume;
+pub mod sink;
+pub mod snapshot;
+pub mod status;
+pub mod watch;
+
+pub use config::ConnectorConfig;
+pub use error::{Error, Retry};

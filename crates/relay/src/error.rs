@@ -1,0 +1,75 @@
+//! What can go wrong in a relay, and whether trying again can help.
+
+use outflow_event::PositionError;
+pub use outflow_pgoutput::Retry;
+
+/// A failure of the connector.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// PostgreSQL, on the replication link.
+    #[error(transparent)]
+    Replication(#[from] outflow_pgoutput::Error),
+    /// PostgreSQL, on an ordinary connection.
+    #[error("{doing}: {source}")]
+    Sql {
+        /// What the statement was for.
+        doing: &'static str,
+        /// What PostgreSQL or the connection said.
+        source: tokio_postgres::Error,
+    },
+    /// Redis refuses for now.
+    #[error("redis: {0}")]
+    SinkUnavailable(String),
+    /// Redis refuses for good.
+    #[error("redis: {0}")]
+    SinkRefused(String),
+    /// Another connector has stored a later offset.
+    #[error(
+        "the stored offset is {stored}, beyond this connector's {own}: another connector named \
+         `{connector}` has taken over"
+    )]
+    Superseded {
+        /// The connector.
+        connector: String,
+        /// The stored resume point.
+        stored: String,
+        /// The point that was to be stored.
+        own: String,
+    },
+    /// Source, slot, publication or offset do not fit together: a person has to decide.
+    #[error("{0}")]
+    Refused(String),
+    /// A stored record cannot be read.
+    #[error("{what} cannot be read: {why}")]
+    BadRecord {
+        /// Which record.
+        what: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A position that does not fit into an entry id.
+    #[error(transparent)]
+    Position(#[from] PositionError),
+}
+
+impl Error {
+    /// Wraps a failed statement with what it was for.
+    pub fn sql(doing: &'static str) -> impl FnOnce(tokio_postgres::Error) -> Self {
+        move |source| Self::Sql { doing, source }
+    }
+
+    /// Whether trying again can help.
+    #[must_use]
+    pub fn retry(&self) -> Retry {
+        match self {
+            Self::Replication(error) => error.retry(),
+            Self::Sql { source, .. } => outflow_pgoutput::classify_sql(source),
+            Self::SinkUnavailable(_) | Self::Superseded { .. } => Retry::Transient,
+            Self::SinkRefused(_)
+            | Self::Refused(_)
+            | Self::BadRecord { .. }
+            | Self::Position(_) => Retry::Fatal,
+        }
+    }
+}
