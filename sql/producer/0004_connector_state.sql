@@ -8,8 +8,8 @@ CREATE TABLE IF NOT EXISTS outflow.connector_offset (
     timeline          int         NOT NULL,
     slot              text        NOT NULL,
     epoch             smallint    NOT NULL CHECK (epoch BETWEEN 0 AND 255),
-    commit_lsn        pg_lsn      NOT NULL,
-    index             bigint      NOT NULL CHECK (index >= 0),
+    commit_lsn        pg_lsn,
+    index             bigint      CHECK (index >= 0),
     end_lsn           pg_lsn      NOT NULL,
     commit_time       timestamptz,
     published_count   bigint      NOT NULL DEFAULT 0,
@@ -24,7 +24,7 @@ COMMENT ON COLUMN outflow.connector_offset.system_identifier IS
 COMMENT ON COLUMN outflow.connector_offset.epoch IS
     'rises when LSNs restart or history forks, so that entry ids keep rising';
 COMMENT ON COLUMN outflow.connector_offset.commit_lsn IS
-    'commit record of the last published transaction; with index, the position of the last event';
+    'commit record of the last published transaction; with index, the position of the last event. NULL before the first one';
 COMMENT ON COLUMN outflow.connector_offset.index IS
     'which event of that transaction, counted from 0';
 COMMENT ON COLUMN outflow.connector_offset.end_lsn IS
@@ -39,8 +39,8 @@ CREATE TABLE IF NOT EXISTS outflow.connector_ledger (
     timeline          int         NOT NULL,
     slot              text        NOT NULL,
     epoch             smallint    NOT NULL,
-    commit_lsn        pg_lsn      NOT NULL,
-    index             bigint      NOT NULL,
+    commit_lsn        pg_lsn,
+    index             bigint,
     end_lsn           pg_lsn      NOT NULL,
     commit_time       timestamptz,
     published_count   bigint      NOT NULL DEFAULT 0,
