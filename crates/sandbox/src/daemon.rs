@@ -38,13 +38,18 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// Makes the folder and starts its guardian, which will send `last_signal` to the server first.
-    pub(crate) fn create(account: Account, address: &str, last_signal: &str) -> Result<Self> {
-        let parent = std::env::temp_dir();
+    /// Makes a folder in `parent` and starts its guardian, which will send `last_signal` to the
+    /// server first.
+    pub(crate) fn create(
+        parent: &Path,
+        account: Account,
+        address: &str,
+        last_signal: &str,
+    ) -> Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix("outflow-")
-            .tempdir_in(&parent)
-            .map_err(Error::io("create a folder in", &parent))?;
+            .tempdir_in(parent)
+            .map_err(Error::io("create a folder in", parent))?;
         account.give(folder.path(), 0o700)?;
         let mut guardian = Command::new("sh")
             .args(["-c", include_str!("guardian.sh"), "outflow-guardian"])
@@ -121,7 +126,6 @@ impl Daemon {
         self.home.path()
     }
 
-
     pub(crate) fn port(&self) -> &Port {
         &self.port
     }
@@ -166,7 +170,7 @@ impl Daemon {
 
     /// The process id while it runs.
     pub(crate) fn pid(&self) -> Option<u32> {
-        self.child().as_ref().map(Child::id)
+        self.running().then(|| self.child().as_ref().map(Child::id))?
     }
 
     /// Whether the process runs; reaps it if it has ended.

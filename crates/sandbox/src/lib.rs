@@ -14,7 +14,8 @@
 //! covers Redis, so both servers share one small process module here.
 //!
 //! Binaries come from `OUTFLOW_PG_BIN` and `OUTFLOW_REDIS_BIN` (folders), else from PATH, else from
-//! where Debian, Red Hat and Homebrew put them.
+//! where Debian, Red Hat and Homebrew put them. Folders of servers that are not durable lie in
+//! `OUTFLOW_SANDBOX_DIR`, else in memory where there is plenty, else where TMPDIR says.
 
 mod account;
 mod binaries;
@@ -22,6 +23,7 @@ mod cache;
 mod daemon;
 mod error;
 pub mod logs;
+mod place;
 mod port;
 mod postgres;
 mod proxy;

@@ -14,7 +14,7 @@ use crate::account::Account;
 use crate::daemon::{Daemon, Home, POLL};
 use crate::error::{Error, Result};
 use crate::port::Port;
-use crate::{binaries, template};
+use crate::{binaries, place, template};
 
 /// Attempts to start when other processes take the port first.
 const PORT_ATTEMPTS: u32 = 5;
@@ -48,6 +48,7 @@ pub struct Database {
 pub struct PostgresBuilder {
     settings: Vec<(String, String)>,
     durable: bool,
+    on_disk: bool,
     hba: String,
     tls: Option<(PathBuf, PathBuf)>,
     bin: Option<PathBuf>,
@@ -79,6 +80,14 @@ impl PostgresBuilder {
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
+        self
+    }
+
+    /// Keeps the data folder out of memory: for gigabytes of data or WAL. Implied by
+    /// [`durable`](Self::durable).
+    #[must_use]
+    pub fn on_disk(mut self) -> Self {
+        self.on_disk = true;
         self
     }
 
@@ -141,7 +150,8 @@ impl PostgresBuilder {
             };
             let account = Account::of_servers()?;
             let port = Port::reserve()?;
-            let home = Home::create(account, &port.address().to_string(), "QUIT")?;
+            let parent = place::parent(!this.durable && !this.on_disk);
+            let home = Home::create(&parent, account, &port.address().to_string(), "QUIT")?;
             let data = home.path().join("data");
             template::instantiate(&bin, account, &data)?;
             this.configure(&data, home.path(), port.number(), account)?;
@@ -202,6 +212,7 @@ impl Postgres {
         PostgresBuilder {
             settings: Vec::new(),
             durable: false,
+            on_disk: false,
             hba: DEFAULT_HBA.to_owned(),
             tls: None,
             bin: None,

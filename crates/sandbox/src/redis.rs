@@ -10,11 +10,11 @@ use redis::{Client, InfoDict};
 use rustix::process::Signal;
 
 use crate::account::Account;
-use crate::binaries;
 use crate::daemon::{Daemon, Home, POLL};
 use crate::error::{Error, Result};
 use crate::port::Port;
 use crate::postgres::blocking;
+use crate::{binaries, place};
 
 /// Attempts to start when other processes take the port first.
 const PORT_ATTEMPTS: u32 = 5;
@@ -35,6 +35,7 @@ pub enum Fsync {
 pub struct RedisBuilder {
     settings: Vec<(String, String)>,
     password: Option<String>,
+    on_disk: bool,
     bin: Option<PathBuf>,
     start_timeout: Duration,
 }
@@ -66,6 +67,14 @@ impl RedisBuilder {
             Fsync::Always => "always",
         };
         self.setting("appendonly", "yes").setting("appendfsync", policy)
+    }
+
+    /// Keeps the files on the disk: for measurements of the append-only file, which is only worth
+    /// its `fsync` there.
+    #[must_use]
+    pub fn on_disk(mut self) -> Self {
+        self.on_disk = true;
+        self
     }
 
     /// Asks clients for this password; [`Redis::url`] holds it.
@@ -122,7 +131,8 @@ impl RedisBuilder {
             };
             let account = Account::of_servers()?;
             let port = Port::reserve()?;
-            let home = Home::create(account, &port.address().to_string(), "KILL")?;
+            let parent = place::parent(!this.on_disk);
+            let home = Home::create(&parent, account, &port.address().to_string(), "KILL")?;
             let conf = home.path().join("redis.conf");
             fs::write(&conf, this.configuration(home.path(), port.number())?)
                 .map_err(Error::io("write", &conf))?;
@@ -152,6 +162,8 @@ impl RedisBuilder {
             ("daemonize", "no".into()),
             ("save", String::new()),
             ("appendonly", "no".into()),
+            // by default a primary waits 5 s for further replicas before it syncs the first one
+            ("repl-diskless-sync-delay", "0".into()),
         ] {
             directive(&mut conf, name, &value)?;
         }
@@ -172,6 +184,7 @@ impl Redis {
         RedisBuilder {
             settings: Vec::new(),
             password: None,
+            on_disk: false,
             bin: None,
             start_timeout: Duration::from_secs(30),
         }
