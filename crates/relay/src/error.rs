@@ -21,6 +21,19 @@ pub enum Error {
     /// Redis refuses for now.
     #[error("redis: {0}")]
     SinkUnavailable(String),
+    /// Redis has taken a batch, but not made it durable yet.
+    #[error(
+        "redis: only {reached} of {wanted} confirmed what was written within {millis} ms \
+         (sink.durability): check replicas or disk"
+    )]
+    Undurable {
+        /// Replicas, or 1 for the local disk, that confirmed.
+        reached: i64,
+        /// How many are configured.
+        wanted: i64,
+        /// How long was waited.
+        millis: u64,
+    },
     /// Redis refuses for good.
     #[error("redis: {0}")]
     SinkRefused(String),
@@ -40,6 +53,15 @@ pub enum Error {
     /// Source, slot, publication or offset do not fit together: a person has to decide.
     #[error("{0}")]
     Refused(String),
+    /// The server ended the replication link.
+    #[error("the server ended the replication link")]
+    LinkClosed,
+    /// Publication or slot no longer carry the outbox: nothing may be confirmed.
+    #[error("{0}")]
+    Unsound(String),
+    /// The messages of the log make no sense.
+    #[error("replication protocol: {0}")]
+    Protocol(String),
     /// A stored record cannot be read.
     #[error("{what} cannot be read: {why}")]
     BadRecord {
@@ -51,6 +73,12 @@ pub enum Error {
     /// A position that does not fit into an entry id.
     #[error(transparent)]
     Position(#[from] PositionError),
+}
+
+impl From<crate::assembler::OutOfOrder> for Error {
+    fn from(error: crate::assembler::OutOfOrder) -> Self {
+        Self::Protocol(error.to_string())
+    }
 }
 
 impl Error {
@@ -65,9 +93,14 @@ impl Error {
         match self {
             Self::Replication(error) => error.retry(),
             Self::Sql { source, .. } => outflow_pgoutput::classify_sql(source),
-            Self::SinkUnavailable(_) | Self::Superseded { .. } => Retry::Transient,
+            Self::SinkUnavailable(_)
+            | Self::Undurable { .. }
+            | Self::Superseded { .. }
+            | Self::LinkClosed
+            | Self::Unsound(_) => Retry::Transient,
             Self::SinkRefused(_)
             | Self::Refused(_)
+            | Self::Protocol(_)
             | Self::BadRecord { .. }
             | Self::Position(_) => Retry::Fatal,
         }

@@ -5,8 +5,10 @@
 //! | module | turns | into |
 //! | --- | --- | --- |
 //! | `outflow_pgoutput::stream` | bytes of the replication link | frames |
-//! | [`assembler`] | pgoutput messages | events with their positions |
+//! | [`intake`] | pgoutput messages | entries of a batch, by way of the next three |
+//! | [`assembler`] | the order of messages | positions |
 //! | [`outbox`] | the columns of a row | the fields of an event |
+//! | [`emitted`] | a logical message | the fields of an event |
 //! | [`batch`] | events | one all-or-nothing batch of entries with the offset that covers it |
 //! | [`sink`] | a batch | entries in Redis, acknowledged |
 //! | [`offset`] | an acknowledged batch | the stored point to resume from |
@@ -22,12 +24,15 @@ pub mod assembler;
 pub mod batch;
 pub mod config;
 pub mod connector;
+pub mod emitted;
 pub mod error;
+pub mod intake;
 mod metrics;
 pub mod offset;
 pub mod outbox;
 pub mod pipeline;
 pub mod preflight;
+pub mod publisher;
 pub mod resume;
 pub mod sink;
 pub mod snapshot;

@@ -2,11 +2,15 @@
 
 mod postgres;
 mod redis;
+mod script;
 
 pub use self::postgres::PostgresOffsetStore;
 pub use self::redis::RedisOffsetStore;
+pub use self::script::{dead_letter_key, ledger_key, offset_key, save_command, script_outcome};
 
-use jiff::Timestamp;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
 use outflow_event::{EntryId, Epoch, Lsn, Position};
 use serde::{Deserialize, Serialize};
 
@@ -49,11 +53,27 @@ pub struct SnapshotProgress {
     /// be created, in which case a slot that is found was created by a crashed attempt.
     pub visible: String,
     /// LSN that stands for the commit LSN in the positions of snapshot events. Below the commit
-    /// LSN of every event that the slot will deliver.
+    /// LSN of every event that the slot will deliver. Also the offset's `end_lsn` while the
+    /// snapshot lasts.
     pub lsn: String,
+    /// The slot's consistent point, where streaming begins once the snapshot is complete; `None`
+    /// while the slot is still to be created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<String>,
     /// Values of the ordering columns of the last published row, as text, in the order of the
     /// snapshot's ordering; empty before the first row.
     pub last_key: Vec<String>,
+}
+
+impl SnapshotProgress {
+    pub(crate) fn to_json(&self) -> String {
+        // texts and lists of texts: there is nothing in it that JSON could not hold
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    pub(crate) fn from_json(json: &str) -> Result<Self, String> {
+        serde_json::from_str(json).map_err(|error| format!("the progress of the snapshot: {error}"))
+    }
 }
 
 /// The point before which everything is published: an LSN, and how many events of the
@@ -65,7 +85,9 @@ pub struct ResumePoint {
     pub epoch: Epoch,
     /// End LSN of the last complete transaction, or the commit LSN of the incomplete one.
     pub lsn: Lsn,
-    /// Events of the incomplete transaction that are published; 0 between transactions.
+    /// Events of the incomplete transaction that are published; 0 between transactions. During
+    /// the snapshot: 0 before the slot exists, then one more than the rows that are published, so
+    /// that every step of the snapshot lies above the one before.
     pub published: u64,
 }
 
@@ -73,6 +95,12 @@ impl Offset {
     /// Where the stream of events goes on.
     #[must_use]
     pub fn resume_point(&self) -> ResumePoint {
+        if let Some(progress) = &self.snapshot {
+            let rows = self.position.map_or(0, |position| position.index.saturating_add(1));
+            let slot = u64::from(!progress.visible.is_empty());
+            let published = rows.saturating_add(slot);
+            return ResumePoint { epoch: self.epoch, lsn: self.end_lsn, published };
+        }
         match self.position {
             Some(position) if position.commit_lsn >= self.end_lsn => ResumePoint {
                 epoch: self.epoch,
@@ -81,6 +109,35 @@ impl Offset {
             },
             _ => ResumePoint { epoch: self.epoch, lsn: self.end_lsn, published: 0 },
         }
+    }
+
+    /// The offset once every row of the snapshot is published: streaming begins at the slot's
+    /// consistent point. An offset without a snapshot stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::BadRecord`] when the slot's consistent point is not known: the snapshot has not
+    /// begun.
+    pub fn after_snapshot(mut self) -> Result<Self, Error> {
+        let Some(progress) = self.snapshot.take() else { return Ok(self) };
+        let start = progress.start.as_deref().and_then(|start| start.parse().ok());
+        self.end_lsn = start.ok_or_else(|| Error::BadRecord {
+            what: "the progress of the snapshot".to_owned(),
+            why: format!("`{:?}` is no position to start streaming from", progress.start),
+        })?;
+        Ok(self)
+    }
+}
+
+impl std::fmt::Display for ResumePoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.lsn)?;
+        if self.published > 0 {
+            write!(f, " after {} events", self.published)?;
+        }
+        if self.epoch > Epoch::default() {
+            write!(f, " (epoch {})", self.epoch)?;
+        }
+        Ok(())
     }
 }
 
@@ -119,3 +176,34 @@ pub trait OffsetStore: Send {
     /// As for [`OffsetStore::load`].
     fn ledger(&mut self, limit: usize) -> impl Future<Output = Result<Vec<Offset>, Error>> + Send;
 }
+
+/// Tells when the ledger is due for its next line.
+#[derive(Debug, Clone)]
+pub struct LedgerPace {
+    interval: SignedDuration,
+    last: Option<Timestamp>,
+}
+
+impl LedgerPace {
+    /// At most one line per `interval`.
+    #[must_use]
+    pub fn new(interval: Duration) -> Self {
+        let interval = SignedDuration::try_from(interval).unwrap_or(SignedDuration::MAX);
+        Self { interval, last: None }
+    }
+
+    /// Whether an offset taken `at` that time should get a line.
+    #[must_use]
+    pub fn due(&self, at: Timestamp) -> bool {
+        // a clock that was set back must not silence the ledger
+        self.last.is_none_or(|last| at < last || at.duration_since(last) >= self.interval)
+    }
+
+    /// A line for an offset taken `at` that time was written.
+    pub fn written(&mut self, at: Timestamp) {
+        self.last = Some(at);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! Offsets in the source database, for brokers that must hold nothing but entries.
+//!
+//! The offset is saved after the broker has acknowledged the entries that it covers. A crash in
+//! between leaves it behind the entries: the connector publishes them again and, with entry ids
+//! made from positions, the streams refuse them.
+
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+use outflow_event::{Epoch, Lsn, Position};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::FromSql;
+use tokio_postgres::{Client, Row, Statement};
+
+use super::{LedgerPace, Offset, OffsetStore, SnapshotProgress};
+use crate::config::OffsetConfig;
+use crate::error::Error;
+
+/// Moves the offset unless that would set it back, and adds a line to the ledger ($15).
+///
+/// The resume point of the stored row is worked out as in `Offset::resume_point`.
+const SAVE: &str = "\
+WITH saved AS (
+    INSERT INTO outflow.connector_offset AS stored
+        (connector, system_identifier, timeline, slot, epoch, commit_lsn, index, end_lsn,
+         commit_time, published_count, at, snapshot)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::jsonb)
+    ON CONFLICT (connector) DO UPDATE SET
+        system_identifier = excluded.system_identifier, timeline = excluded.timeline,
+        slot = excluded.slot, epoch = excluded.epoch, commit_lsn = excluded.commit_lsn,
+        index = excluded.index, end_lsn = excluded.end_lsn, commit_time = excluded.commit_time,
+        published_count = excluded.published_count, at = excluded.at,
+        snapshot = excluded.snapshot
+    WHERE (
+        stored.epoch,
+        CASE WHEN stored.snapshot IS NULL AND stored.commit_lsn >= stored.end_lsn
+            THEN stored.commit_lsn ELSE stored.end_lsn END,
+        CASE WHEN stored.snapshot IS NOT NULL
+            THEN COALESCE(stored.index + 1, 0) + (stored.snapshot ->> 'visible' <> '')::int
+            WHEN stored.commit_lsn >= stored.end_lsn THEN stored.index + 1
+            ELSE 0 END
+    ) <= ($5, $13::pg_lsn, $14::bigint)
+    RETURNING 1
+), line AS (
+    INSERT INTO outflow.connector_ledger
+        (connector, system_identifier, timeline, slot, epoch, commit_lsn, index, end_lsn,
+         commit_time, published_count, at, snapshot)
+    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::jsonb
+    FROM saved WHERE $15
+)
+SELECT count(*) FROM saved";
+
+const TRIM: &str = "\
+DELETE FROM outflow.connector_ledger
+WHERE connector = $1 AND id <= (
+    SELECT id FROM outflow.connector_ledger
+    WHERE connector = $1 ORDER BY id DESC OFFSET $2 LIMIT 1
+)";
+
+/// The columns that [`read`] reads, in its order.
+const COLUMNS: &str = "system_identifier, timeline, slot, epoch, commit_lsn, index, end_lsn, \
+                       commit_time, published_count, at, snapshot::text";
+
+/// Keeps offsets in the tables `outflow.connector_offset` and `outflow.connector_ledger`.
+#[derive(Debug)]
+pub struct PostgresOffsetStore {
+    client: Client,
+    connector: String,
+    ledger_entries: i64,
+    pace: LedgerPace,
+    save: Option<Statement>,
+}
+
+impl PostgresOffsetStore {
+    /// A store for the offset of `connector`, over a connection of its own that nothing else uses.
+    ///
+    /// # Errors
+    /// As for [`OffsetStore::load`].
+    pub async fn new(
+        client: Client,
+        connector: &str,
+        config: &OffsetConfig,
+    ) -> Result<Self, Error> {
+        // an offset that is lost with the server's memory would lie below what the slot has
+        // already confirmed
+        client
+            .batch_execute(
+                "SELECT set_config('synchronous_commit', 'on', false) \
+                 WHERE current_setting('synchronous_commit') = 'off'",
+            )
+            .await
+            .map_err(Error::sql("preparing the connection of the offset store"))?;
+        Ok(Self {
+            client,
+            connector: connector.to_owned(),
+            ledger_entries: i64::try_from(config.ledger_entries).unwrap_or(i64::MAX),
+            pace: LedgerPace::new(config.ledger_interval),
+            save: None,
+        })
+    }
+
+    async fn save_statement(&mut self) -> Result<Statement, Error> {
+        if let Some(statement) = &self.save {
+            return Ok(statement.clone());
+        }
+        let statement =
+            self.client.prepare(SAVE).await.map_err(failed("saving the offset of the connector"))?;
+        Ok(self.save.insert(statement).clone())
+    }
+
+    async fn newest(&self, table: &str, order: &str, limit: i64) -> Result<Vec<Offset>, Error> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM outflow.{table} WHERE connector = $1 {order} LIMIT $2"
+        );
+        let rows = self
+            .client
+            .query(&sql, &[&self.connector, &limit])
+            .await
+            .map_err(failed("reading the offset of the connector"))?;
+        rows.iter()
+            .map(|row| {
+                read(row).map_err(|why| Error::BadRecord {
+                    what: format!("the row of `{}` in outflow.{table}", self.connector),
+                    why,
+                })
+            })
+            .collect()
+    }
+}
+
+impl OffsetStore for PostgresOffsetStore {
+    async fn load(&mut self) -> Result<Option<Offset>, Error> {
+        if let Some(line) = self.newest("connector_ledger", "ORDER BY id DESC", 1).await?.first() {
+            self.pace.written(line.at);
+        }
+        Ok(self.newest("connector_offset", "", 1).await?.into_iter().next())
+    }
+
+    async fn save(&mut self, offset: &Offset) -> Result<(), Error> {
+        let statement = self.save_statement().await?;
+        let line = self.ledger_entries > 0 && self.pace.due(offset.at);
+        let number = |number: u64| {
+            i64::try_from(number).map_err(|_| Error::BadRecord {
+                what: "the offset".to_owned(),
+                why: format!("{number} does not fit into a bigint"),
+            })
+        };
+        let point = offset.resume_point();
+        let row = self
+            .client
+            .query_one(
+                &statement,
+                &[
+                    &self.connector,
+                    &offset.system_identifier,
+                    &i32::from_ne_bytes(offset.timeline.to_ne_bytes()),
+                    &offset.slot,
+                    &i16::from(offset.epoch.0),
+                    &offset.position.map(|position| position.commit_lsn),
+                    &offset.position.map(|position| number(position.index)).transpose()?,
+                    &offset.end_lsn,
+                    &offset.commit_time.map(SystemTime::from),
+                    &number(offset.published_count)?,
+                    &SystemTime::from(offset.at),
+                    &offset.snapshot.as_ref().map(SnapshotProgress::to_json),
+                    &point.lsn,
+                    &number(point.published)?,
+                    &line,
+                ],
+            )
+            .await
+            .map_err(failed("saving the offset of the connector"))?;
+        if row.get::<_, i64>(0) == 0 {
+            let stored = self.newest("connector_offset", "", 1).await?.into_iter().next();
+            let stored = stored.map_or_else(
+                || "unknown".to_owned(),
+                |stored| stored.resume_point().to_string(),
+            );
+            let (connector, own) = (self.connector.clone(), point.to_string());
+            return Err(Error::Superseded { connector, stored, own });
+        }
+        if line {
+            self.pace.written(offset.at);
+            self.client
+                .execute(TRIM, &[&self.connector, &self.ledger_entries])
+                .await
+                .map_err(failed("trimming the ledger of the connector"))?;
+        }
+        Ok(())
+    }
+
+    async fn ledger(&mut self, limit: usize) -> Result<Vec<Offset>, Error> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.newest("connector_ledger", "ORDER BY id DESC", limit).await
+    }
+}
+
+/// Names what to run when the tables are not there or may not be used.
+fn failed(doing: &'static str) -> impl FnOnce(tokio_postgres::Error) -> Error {
+    move |error| {
+        let code = error.code();
+        if code == Some(&SqlState::UNDEFINED_TABLE) || code == Some(&SqlState::INVALID_SCHEMA_NAME)
+        {
+            return Error::Refused(
+                "offset.store is \"postgres\", but the source database has no table \
+                 outflow.connector_offset or outflow.connector_ledger: run `outflow init`"
+                    .to_owned(),
+            );
+        }
+        if code == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
+            return Error::Refused(format!(
+                "{doing}: the connector's role may not use outflow.connector_offset and \
+                 outflow.connector_ledger: GRANT outflow_connector to it (sql/producer, roles)"
+            ));
+        }
+        Error::sql(doing)(error)
+    }
+}
+
+fn read(row: &Row) -> Result<Offset, String> {
+    let time = |time: SystemTime| Timestamp::try_from(time).map_err(|error| error.to_string());
+    let count = |number: i64, name| {
+        u64::try_from(number).map_err(|_| format!("column `{name}` holds {number}"))
+    };
+    let position = match (get::<Option<Lsn>>(row, 4)?, get::<Option<i64>>(row, 5)?) {
+        (Some(commit_lsn), Some(index)) => Some(Position::new(commit_lsn, count(index, "index")?)),
+        (None, None) => None,
+        _ => return Err("only one of `commit_lsn` and `index` is NULL".to_owned()),
+    };
+    let epoch: i16 = get(row, 3)?;
+    Ok(Offset {
+        system_identifier: get(row, 0)?,
+        timeline: u32::from_ne_bytes(get::<i32>(row, 1)?.to_ne_bytes()),
+        slot: get(row, 2)?,
+        epoch: Epoch(u8::try_from(epoch).map_err(|_| format!("column `epoch` holds {epoch}"))?),
+        position,
+        end_lsn: get(row, 6)?,
+        commit_time: get::<Option<SystemTime>>(row, 7)?.map(time).transpose()?,
+        published_count: count(get(row, 8)?, "published_count")?,
+        at: time(get(row, 9)?)?,
+        snapshot: get::<Option<String>>(row, 10)?
+            .map(|json| SnapshotProgress::from_json(&json))
+            .transpose()?,
+    })
+}
+
+/// A column, or why it is not what it should be: the table may have been altered.
+fn get<'a, T: FromSql<'a>>(row: &'a Row, index: usize) -> Result<T, String> {
+    row.try_get(index).map_err(|error| error.to_string())
+}

@@ -1,0 +1,397 @@
+//! Where to resume: compares the stored offset with the slot and the server.
+//!
+//! PostgreSQL accepts a start below what the slot has confirmed and silently skips ahead, and it
+//! accepts a start beyond the end of its log and silently streams nothing (PostgreSQL
+//! documentation, "Streaming Replication Protocol", START_REPLICATION). Every way in which offset,
+//! slot and server can disagree is therefore decided here, before the first byte is asked for.
+//!
+//! [`decide`] is a pure function of what [`inspect`] has found: a table of cases, tested as one.
+//! It never chooses a start above the stored one, so nothing that is not published is skipped.
+
+mod refusal;
+
+pub use refusal::{Fork, Refusal, Wait};
+
+use jiff::Timestamp;
+use outflow_event::{Epoch, Lsn};
+use outflow_pgoutput::{ReplicationClient, SlotInfo, TimelineSwitch};
+
+use crate::config::SnapshotMode;
+use crate::error::Error;
+use crate::offset::Offset;
+
+/// What the decision depends on besides the stored offset.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// The server.
+    pub server: Server,
+    /// Name of the configured slot.
+    pub slot_name: String,
+    /// The slot, if there is one of that name.
+    pub slot: Option<Slot>,
+    /// Ancestors of the server's timeline, oldest first; empty where they are not needed.
+    pub history: Vec<TimelineSwitch>,
+    /// When this was found out, by the connector's clock.
+    pub at: Timestamp,
+}
+
+/// The server at the other end of the link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    /// `system_identifier` of its cluster, decimal.
+    pub system_identifier: String,
+    /// Its timeline.
+    pub timeline: u32,
+    /// End of its flushed log.
+    pub flush_lsn: Lsn,
+    /// Whether it is a standby.
+    pub in_recovery: bool,
+    /// Its major version.
+    pub major: u32,
+    /// The connected database.
+    pub database: String,
+}
+
+/// A replication slot (PostgreSQL documentation, `pg_replication_slots`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slot {
+    /// Output plugin of a logical slot.
+    pub plugin: Option<String>,
+    /// Database of a logical slot.
+    pub database: Option<String>,
+    /// Dropped when its session ends.
+    pub temporary: bool,
+    /// Streams transactions when they are prepared, not when they commit.
+    pub two_phase: bool,
+    /// The process that uses it; 0 where the server does not say which.
+    pub active: Option<u32>,
+    /// Up to here the server will never stream again.
+    pub confirmed_flush_lsn: Option<Lsn>,
+    /// Why it can no longer be used.
+    pub invalidation: Option<String>,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Decision {
+    /// Create the slot, with a snapshot of the rows that are there if the configuration asks for
+    /// it.
+    Bootstrap {
+        /// The slot was created by an attempt that crashed: drop it first. Its snapshot is gone
+        /// and nothing was published from it.
+        drop_slot: bool,
+        /// Epoch of the entries.
+        epoch: Epoch,
+    },
+    /// Publish the rest of the rows that are older than the slot, then stream.
+    ContinueSnapshot {
+        /// The stored offset, with the server's timeline.
+        from: Offset,
+    },
+    /// Stream from the position of a slot that was there before this connector. Rows that are
+    /// older than the slot are not published.
+    Adopt {
+        /// The offset to begin with.
+        from: Offset,
+    },
+    /// Stream from the stored offset.
+    Resume {
+        /// The offset to go on from: `end_lsn` is where to start, its resume point tells what the
+        /// first transaction has published already, its epoch is the epoch of the next entry.
+        from: Offset,
+        /// Published events that the source has lost, if it has lost any.
+        fork: Option<Fork>,
+    },
+    /// Nothing can be done now, and it may pass by itself: ask again, with growing delays.
+    Wait(Wait),
+    /// A person has to decide.
+    Refuse(Refusal),
+}
+
+/// Finds out what [`decide`] needs, over a link that does not stream.
+///
+/// # Errors
+/// As for the statements of [`ReplicationClient`]: connect again and ask again when transient.
+///
+/// # Cancel safety
+/// Not cancel safe: drop the link.
+pub async fn inspect(
+    link: &mut ReplicationClient,
+    slot_name: &str,
+    stored: Option<&Offset>,
+) -> Result<Facts, Error> {
+    outflow_pgoutput::validate_slot_name(slot_name)?;
+    let identity = link.identify_system().await?;
+    // two_phase came with PostgreSQL 14; the name was checked above and needs no quoting
+    let sql = format!(
+        "SELECT pg_catalog.pg_is_in_recovery(), (SELECT pg_catalog.to_jsonb(s) ->> 'two_phase' \
+         FROM pg_catalog.pg_replication_slots s WHERE slot_name = '{slot_name}')"
+    );
+    let rows = link.simple_query(&sql).await?;
+    let flag = |column, yes| rows.first().and_then(|row| row.get(column)) == Some(yes);
+    let (in_recovery, two_phase) = (flag(0, "t"), flag(1, "true"));
+    let slot = link.slot(slot_name).await?.map(|slot| Slot::new(slot, two_phase));
+    let history = match stored {
+        Some(stored) if stored.timeline < identity.timeline => {
+            link.timeline_history(identity.timeline).await?
+        }
+        _ => Vec::new(),
+    };
+    let server = Server {
+        system_identifier: identity.system_identifier,
+        timeline: identity.timeline,
+        flush_lsn: identity.flush_lsn,
+        in_recovery,
+        major: link.server_major(),
+        database: identity.database.unwrap_or_default(),
+    };
+    Ok(Facts { server, slot_name: slot_name.to_owned(), slot, history, at: Timestamp::now() })
+}
+
+impl Slot {
+    fn new(slot: SlotInfo, two_phase: bool) -> Self {
+        Self {
+            plugin: slot.plugin,
+            database: slot.database,
+            temporary: slot.temporary,
+            two_phase,
+            active: slot.active.then(|| slot.active_pid.unwrap_or(0)),
+            confirmed_flush_lsn: slot.confirmed_flush_lsn,
+            invalidation: slot.invalidation_reason,
+        }
+    }
+}
+
+/// What follows from the stored offset, the slot and the server.
+///
+/// Never starts above the stored end LSN or the server's own end, and refuses wherever something
+/// between the stored resume point and the slot's position could be lost.
+#[must_use]
+pub fn decide(facts: &Facts, stored: Option<&Offset>, mode: SnapshotMode) -> Decision {
+    match try_decide(facts, stored, mode) {
+        Ok(decision) => decision,
+        Err(Stop::Wait(wait)) => Decision::Wait(wait),
+        Err(Stop::Refuse(refusal)) => Decision::Refuse(refusal),
+    }
+}
+
+enum Stop {
+    Wait(Wait),
+    Refuse(Refusal),
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refuse(refusal)
+    }
+}
+
+impl From<Wait> for Stop {
+    fn from(wait: Wait) -> Self {
+        Self::Wait(wait)
+    }
+}
+
+fn try_decide(
+    facts: &Facts,
+    stored: Option<&Offset>,
+    mode: SnapshotMode,
+) -> Result<Decision, Stop> {
+    let server = &facts.server;
+    if server.in_recovery && server.major < 16 {
+        return Err(Wait::Standby { major: server.major }.into());
+    }
+    let Some(stored) = stored else { return without_offset(facts) };
+    let planned = stored.snapshot.as_ref().is_some_and(|progress| progress.visible.is_empty());
+    if planned && mode == SnapshotMode::Initial && same_cluster(facts, stored) {
+        return bootstrap(facts, stored.epoch);
+    }
+    let (from, fork) = in_this_history(facts, stored)?;
+    let Some(slot) = &facts.slot else {
+        if planned {
+            // the rows were not asked for any more, and none was published
+            return bootstrap(facts, stored.epoch);
+        }
+        return Err(Refusal::SlotMissing {
+            slot: facts.slot_name.clone(),
+            stored: from.resume_point(),
+            server: server.flush_lsn,
+            snapshot: stored.snapshot.is_some(),
+        }
+        .into());
+    };
+    let confirmed = usable(facts, slot, Some(from.end_lsn))?;
+    if planned {
+        // the crashed attempt's slot, and its rows are not asked for any more
+        let from = Offset { end_lsn: confirmed, snapshot: None, ..from };
+        return Ok(Decision::Adopt { from });
+    }
+    // a snapshot is followed by the stream from the consistent point on
+    let needed = match &from.snapshot {
+        Some(_) => from.clone().after_snapshot().map_err(|_| Refusal::Progress)?,
+        None => from.clone(),
+    }
+    .resume_point();
+    if confirmed > needed.lsn {
+        return Err(Refusal::SlotAhead {
+            slot: facts.slot_name.clone(),
+            stored: needed,
+            confirmed,
+        }
+        .into());
+    }
+    if from.snapshot.is_some() {
+        return Ok(Decision::ContinueSnapshot { from });
+    }
+    Ok(Decision::Resume { from, fork })
+}
+
+/// No offset is stored: a first start, or a slot that was there before (C53).
+fn without_offset(facts: &Facts) -> Result<Decision, Stop> {
+    let Some(slot) = &facts.slot else { return bootstrap(facts, Epoch::default()) };
+    let confirmed = usable(facts, slot, None)?;
+    if confirmed > facts.server.flush_lsn {
+        return Err(Refusal::SlotBeyondServer {
+            slot: facts.slot_name.clone(),
+            confirmed,
+            server: facts.server.flush_lsn,
+        }
+        .into());
+    }
+    let from = Offset {
+        system_identifier: facts.server.system_identifier.clone(),
+        timeline: facts.server.timeline,
+        slot: facts.slot_name.clone(),
+        epoch: Epoch::default(),
+        position: None,
+        end_lsn: confirmed,
+        commit_time: None,
+        published_count: 0,
+        at: facts.at,
+        snapshot: None,
+    };
+    Ok(Decision::Adopt { from })
+}
+
+fn bootstrap(facts: &Facts, epoch: Epoch) -> Result<Decision, Stop> {
+    if facts.server.in_recovery {
+        return Err(Wait::StandbyWithoutSlot { slot: facts.slot_name.clone() }.into());
+    }
+    if let Some(slot) = &facts.slot {
+        if let Some(pid) = slot.active {
+            return Err(Wait::SlotActive { slot: facts.slot_name.clone(), pid }.into());
+        }
+    }
+    Ok(Decision::Bootstrap { drop_slot: facts.slot.is_some(), epoch })
+}
+
+fn same_cluster(facts: &Facts, stored: &Offset) -> bool {
+    stored.system_identifier == facts.server.system_identifier
+}
+
+/// The stored offset in terms of the server's own history, with a new epoch where the source has
+/// lost events that were published.
+fn in_this_history(facts: &Facts, stored: &Offset) -> Result<(Offset, Option<Fork>), Refusal> {
+    let server = &facts.server;
+    if !same_cluster(facts, stored) {
+        return Err(Refusal::OtherCluster {
+            stored: stored.system_identifier.clone(),
+            server: server.system_identifier.clone(),
+        });
+    }
+    if server.timeline < stored.timeline {
+        return Err(Refusal::TimelineBehind {
+            stored: stored.timeline,
+            server: server.timeline,
+        });
+    }
+    let mut from = Offset {
+        timeline: server.timeline,
+        slot: facts.slot_name.clone(),
+        at: facts.at,
+        ..stored.clone()
+    };
+    let mut fork = None;
+    if server.timeline > stored.timeline {
+        let switch = facts
+            .history
+            .iter()
+            .find(|switch| switch.timeline == stored.timeline)
+            .ok_or(Refusal::TimelineUnrelated {
+                stored: stored.timeline,
+                server: server.timeline,
+            })?;
+        fork = leave_lost_history(&mut from, switch.switch_point)?;
+    }
+    let point = from.resume_point();
+    let highest = point.lsn.max(from.end_lsn);
+    if highest > server.flush_lsn {
+        return Err(Refusal::AheadOfServer { stored: highest, server: server.flush_lsn });
+    }
+    Ok((from, fork))
+}
+
+/// Steps back to where the server's history left the one that the offset was taken in.
+///
+/// Everything that committed below that point is in both histories, and everything of it that the
+/// offset covers is published: so streaming goes on exactly there. What was published above is
+/// lost history; new commits will come to stand at the same LSNs, hence the new epoch.
+fn leave_lost_history(from: &mut Offset, switch_point: Lsn) -> Result<Option<Fork>, Refusal> {
+    let point = from.resume_point();
+    let within = if point.published > 0 { point.lsn < switch_point } else { point.lsn <= switch_point };
+    if within {
+        return Ok(None);
+    }
+    if from.snapshot.is_some() {
+        return Err(Refusal::SnapshotLost { switch_point });
+    }
+    let last = from.position.filter(|position| position.commit_lsn >= switch_point);
+    from.epoch = from.epoch.next().map_err(Refusal::Epochs)?;
+    from.end_lsn = from.end_lsn.min(switch_point);
+    if last.is_some() {
+        (from.position, from.commit_time) = (None, None);
+    }
+    Ok(Some(Fork { switch_point, last, epoch: from.epoch }))
+}
+
+/// The slot's confirmed position, if the connector can stream from the slot now.
+fn usable(facts: &Facts, slot: &Slot, stored: Option<Lsn>) -> Result<Lsn, Stop> {
+    let name = facts.slot_name.clone();
+    let unfit = |why: String| Stop::Refuse(Refusal::SlotUnfit { slot: name.clone(), why });
+    match slot.plugin.as_deref() {
+        Some("pgoutput") => {}
+        Some(plugin) => return Err(unfit(format!("it belongs to the output plugin {plugin}"))),
+        None => return Err(unfit("it is a physical slot".to_owned())),
+    }
+    if slot.database.as_deref() != Some(facts.server.database.as_str()) {
+        let other = slot.database.as_deref().unwrap_or_default();
+        return Err(unfit(format!(
+            "it belongs to database {other}, the connector is in {}",
+            facts.server.database
+        )));
+    }
+    if slot.temporary {
+        return Err(unfit("it is temporary and ends with the session that made it".to_owned()));
+    }
+    if slot.two_phase {
+        return Err(unfit("it has two_phase, which streams what is not committed".to_owned()));
+    }
+    let lost = |reason: &str| Refusal::SlotLost {
+        slot: name.clone(),
+        reason: reason.to_owned(),
+        stored,
+        server: facts.server.flush_lsn,
+    };
+    if let Some(reason) = &slot.invalidation {
+        return Err(lost(reason).into());
+    }
+    if let Some(pid) = slot.active {
+        return Err(Wait::SlotActive { slot: name, pid }.into());
+    }
+    // a slot that is still being created has none
+    slot.confirmed_flush_lsn.ok_or_else(|| Wait::SlotNotReady { slot: name.clone() }.into())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! The Redis Streams sink.
+
+use std::time::Duration;
+
+use redis::aio::ConnectionLike as _;
+use redis::{Value, cmd};
+use tracing::debug;
+
+use super::connection::RedisLink;
+use super::refusal::{classify, classify_server_error};
+use super::Sink;
+use crate::batch::{Batch, WrittenEntry};
+use crate::config::{Durability, EntryIdMode, SinkConfig};
+use crate::error::Error;
+use crate::offset::{Offset, ResumePoint, script_outcome};
+
+/// Publishes batches to Redis Streams over a connection of its own.
+#[derive(Debug)]
+pub struct RedisSink {
+    link: RedisLink,
+    durability: Durability,
+    mode: EntryIdMode,
+    timeout: Duration,
+    connector: String,
+    /// Resume point of a batch that Redis has taken, over the present connection, and whose
+    /// durability is still to be reached.
+    taken: Option<ResumePoint>,
+}
+
+/// Redis's words for an id that is not above the stream's last one (XADD).
+const ID_REFUSED: &str = "equal or smaller than the target stream top item";
+
+impl RedisSink {
+    /// A sink that connects when it is first used.
+    #[must_use]
+    pub fn new(config: &SinkConfig, connector: &str) -> Self {
+        Self {
+            link: RedisLink::new(config.redis.clone(), config.timeout),
+            durability: config.durability,
+            mode: config.entry_id,
+            timeout: config.timeout,
+            connector: connector.to_owned(),
+            taken: None,
+        }
+    }
+
+    async fn transact(&mut self, batch: &Batch) -> Result<(), Error> {
+        let pipe = batch.transaction();
+        let connection = self.link.get().await?;
+        let replies = connection
+            .req_packed_commands(pipe, pipe.len() + 1, 1)
+            .await
+            .map_err(|error| classify(&error))?;
+        let replies = match replies.into_iter().next() {
+            Some(Value::Array(replies)) => replies,
+            Some(Value::ServerError(error)) => return Err(classify_server_error(&error)),
+            other => return Err(Error::SinkUnavailable(format!("unexpected reply {other:?}"))),
+        };
+        if replies.len() != pipe.len() {
+            return Err(Error::SinkUnavailable(format!(
+                "{} replies to {} commands",
+                replies.len(),
+                pipe.len()
+            )));
+        }
+        self.check(batch, &replies).await
+    }
+
+    /// Checks every reply: an entry was added, or it was there before.
+    async fn check(&mut self, batch: &Batch, replies: &[Value]) -> Result<(), Error> {
+        for (entry, reply) in batch.written().zip(replies) {
+            let Value::ServerError(error) = reply else { continue };
+            let refused_id = error.details().is_some_and(|text| text.contains(ID_REFUSED));
+            if !refused_id || self.mode == EntryIdMode::Auto {
+                return Err(classify_server_error(error));
+            }
+            self.verify_present(entry).await?;
+            debug!(
+                id = %String::from_utf8_lossy(entry.id),
+                "entry was already published"
+            );
+        }
+        match (replies.get(batch.entries()), batch.offset()) {
+            (Some(reply), Some(offset)) => script_outcome(reply, &self.connector, offset),
+            _ => Ok(()),
+        }
+    }
+
+    /// An id was refused: that is success only if the entry at that id is ours.
+    async fn verify_present(&mut self, entry: WrittenEntry<'_>) -> Result<(), Error> {
+        let connection = self.link.get().await?;
+        let found: Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)> = cmd("XRANGE")
+            .arg(entry.key)
+            .arg(entry.id)
+            .arg(entry.id)
+            .query_async(connection)
+            .await
+            .map_err(|error| classify(&error))?;
+        let event_id = found.first().and_then(|(_, fields)| {
+            fields.iter().find(|(name, _)| name == b"event_id").map(|(_, value)| value.as_slice())
+        });
+        if event_id == Some(entry.event_id) {
+            return Ok(());
+        }
+        let (key, id) = (String::from_utf8_lossy(entry.key), String::from_utf8_lossy(entry.id));
+        let own = String::from_utf8_lossy(entry.event_id);
+        let there = match event_id {
+            None => "there is no entry with that id".to_owned(),
+            Some(other) => format!("that id holds event `{}`", String::from_utf8_lossy(other)),
+        };
+        Err(Error::SinkRefused(format!(
+            "stream `{key}` refuses id {id} of event `{own}` as not above its last one, and \
+             {there}: the stream was written by something else, or was restored from another \
+             source; inspect it with XINFO STREAM, and publish to another sink.stream_prefix or \
+             move the stream away"
+        )))
+    }
+
+    /// Waits until what was written is as durable as configured (Redis documentation, WAIT and
+    /// WAITAOF). Both look at the connection's own last write, which a retried batch may lack:
+    /// so there is always one.
+    async fn await_durability(&mut self) -> Result<(), Error> {
+        let millis = u64::try_from(self.timeout.as_millis() / 2).unwrap_or(u64::MAX).max(1);
+        let (wait, wanted) = match self.durability {
+            Durability::Memory => return Ok(()),
+            Durability::Fsync => (cmd("WAITAOF").arg(1).arg(0).arg(millis).take(), 1),
+            Durability::Replicas(replicas) => {
+                (cmd("WAIT").arg(replicas).arg(millis).take(), i64::from(replicas))
+            }
+        };
+        let mut pipe = redis::pipe();
+        pipe.cmd("SET").arg(format!("outflow:barrier:{}", self.connector)).arg("").ignore();
+        pipe.add_command(wait);
+        let connection = self.link.get().await?;
+        let (reply,): (Value,) =
+            pipe.query_async(connection).await.map_err(|error| classify(&error))?;
+        let reached = match &reply {
+            Value::Int(replicas) => *replicas,
+            Value::Array(parts) => match parts.first() {
+                Some(Value::Int(local)) => *local,
+                _ => 0,
+            },
+            _ => 0,
+        };
+        if reached >= wanted {
+            return Ok(());
+        }
+        Err(Error::Undurable { reached, wanted, millis })
+    }
+}
+
+impl Sink for RedisSink {
+    async fn publish(&mut self, batch: &Batch) -> Result<(), Error> {
+        if batch.transaction().is_empty() {
+            return Ok(());
+        }
+        let point = batch.offset().map(Offset::resume_point);
+        let result = match self.taken.filter(|taken| Some(*taken) == point) {
+            Some(_) => Ok(()),
+            None => self.transact(batch).await,
+        };
+        let result = match result {
+            Ok(()) => self.await_durability().await,
+            refused => refused,
+        };
+        if matches!(result, Err(Error::Undurable { .. })) {
+            self.taken = point;
+            return result;
+        }
+        self.taken = None;
+        if result.is_err() {
+            // an answer that comes late, or from a server that is no primary any more, must not
+            // be taken for the answer to the next try
+            self.link.reset();
+        }
+        result
+    }
+}
