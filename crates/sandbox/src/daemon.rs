@@ -17,7 +17,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::account::Account;
 use crate::error::{Error, Result};
@@ -188,7 +188,7 @@ impl Daemon {
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         let child = self.child();
         let running = child.as_ref().ok_or(Error::NotRunning(self.name))?;
-        kill_process(pid_of(running), signal).map_err(|error| Error::Io {
+        kill_process(Pid::from_child(running), signal).map_err(|error| Error::Io {
             what: format!("signal {} (pid {})", self.name, running.id()),
             source: error.into(),
         })
@@ -252,19 +252,16 @@ impl Drop for Daemon {
         if self.left_running {
             return;
         }
-        let pid = pid_of(&child);
+        // the server leads a group of its own: Redis may have forked a child that writes a snapshot;
         // errors mean that it has just ended
-        let _ = kill_process(pid, self.last_signal);
-        let _ = kill_process(pid, Signal::CONT);
+        let group = Pid::from_child(&child);
+        let _ = kill_process_group(group, self.last_signal);
+        let _ = kill_process_group(group, Signal::CONT);
         if !wait_blocking(&mut child, DROP_WAIT) {
             let _ = child.kill();
             wait_blocking(&mut child, DROP_WAIT);
         }
     }
-}
-
-fn pid_of(child: &Child) -> Pid {
-    Pid::from_child(child)
 }
 
 /// Reaps the process, blocking the thread; false if it outlives the timeout.

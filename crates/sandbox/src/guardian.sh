@@ -20,12 +20,13 @@ ours() {
 }
 
 if [ -n "$pid" ] && ours; then
-  kill -s "$signal" "$pid" 2>/dev/null
-  kill -s CONT "$pid" 2>/dev/null
+  # the whole group: Redis may have forked a child that writes a snapshot
+  kill -s "$signal" -- "-$pid" 2>/dev/null
+  kill -s CONT -- "-$pid" 2>/dev/null
   tries=0
   while ours && [ "$tries" -lt 160 ]; do
     tries=$((tries + 1))
-    [ "$tries" -eq 120 ] && kill -s KILL "$pid" 2>/dev/null
+    [ "$tries" -eq 120 ] && kill -s KILL -- "-$pid" 2>/dev/null
     sleep 0.05
   done
 fi

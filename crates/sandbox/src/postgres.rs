@@ -144,10 +144,7 @@ impl PostgresBuilder {
     async fn prepare(&self) -> Result<Postgres> {
         let this = self.clone();
         blocking(move || {
-            let bin = match &this.bin {
-                Some(folder) => folder.clone(),
-                None => binaries::postgres()?,
-            };
+            let bin = binaries::postgres(this.bin.as_deref())?;
             let account = Account::of_servers()?;
             let port = Port::reserve()?;
             let parent = place::parent(!this.durable && !this.on_disk);

@@ -49,6 +49,8 @@ struct Counters {
 pub struct Proxy {
     port: Port,
     state: watch::Sender<State>,
+    /// Whether the port is open.
+    listening: watch::Receiver<bool>,
     counters: Arc<Counters>,
     task: JoinHandle<()>,
 }
@@ -70,14 +72,16 @@ impl ProxyBuilder {
         let (state, _) = watch::channel(State { mode: Mode::Forward, generation: 0 });
         let counters = Arc::<Counters>::default();
         let address = port.address();
-        let task = tokio::spawn(accept(
+        let (opened, listening) = watch::channel(true);
+        let acceptor = Acceptor {
             address,
-            listener,
-            self.target,
-            state.clone(),
-            Arc::clone(&counters),
-        ));
-        Ok(Proxy { port, state, counters, task })
+            target: self.target,
+            state: state.clone(),
+            opened,
+            counters: Arc::clone(&counters),
+        };
+        let task = tokio::spawn(acceptor.run(listener));
+        Ok(Proxy { port, state, listening, counters, task })
     }
 }
 
@@ -115,15 +119,18 @@ impl Proxy {
         self.state.send_modify(|state| state.generation += 1);
     }
 
-    /// Drops every connection and refuses new ones, as a server that is down does.
-    pub fn refuse(&self) {
+    /// Drops every connection and refuses new ones, as a server that is down does; returns when the
+    /// port is closed.
+    pub async fn refuse(&self) {
         self.state.send_modify(|state| {
             state.mode = Mode::Refuse;
             state.generation += 1;
         });
+        // an error means that the proxy's task has ended, and its listener with it
+        let _ = self.listening.clone().wait_for(|listening| !listening).await;
     }
 
-    /// Forwards again.
+    /// Forwards again. After [`refuse`](Self::refuse) the port opens a moment later.
     pub fn resume(&self) {
         self.set(Mode::Forward);
     }
@@ -164,43 +171,45 @@ async fn listen(address: SocketAddr) -> Result<TcpListener> {
         .map_err(|source| Error::Io { what: format!("listen on {address}"), source })
 }
 
-/// Accepts connections, with the listener closed while they are refused.
-async fn accept(
+/// The proxy's own task.
+struct Acceptor {
     address: SocketAddr,
-    first: TcpListener,
     target: String,
     state: watch::Sender<State>,
+    opened: watch::Sender<bool>,
     counters: Arc<Counters>,
-) {
-    let mut changes = state.subscribe();
-    let mut listener = Some(first);
-    loop {
-        let refuse = changes.borrow_and_update().mode == Mode::Refuse;
-        match &listener {
-            Some(_) if refuse => listener = None,
-            None if !refuse => match listen(address).await {
-                Ok(opened) => listener = Some(opened),
-                Err(error) => {
-                    tracing::error!(%error, "proxy cannot listen again");
-                    return;
+}
+
+impl Acceptor {
+    /// Accepts connections, with the listener closed while they are refused.
+    async fn run(self, first: TcpListener) {
+        let mut changes = self.state.subscribe();
+        let mut listener = Some(first);
+        loop {
+            let refuse = changes.borrow_and_update().mode == Mode::Refuse;
+            if refuse {
+                listener = None;
+            } else if listener.is_none() {
+                match listen(self.address).await {
+                    Ok(opened) => listener = Some(opened),
+                    Err(error) => return tracing::error!(%error, "proxy cannot listen again"),
                 }
-            },
-            Some(_) | None => {}
-        }
-        let accepted = async {
-            match &listener {
-                Some(listener) => listener.accept().await,
-                None => std::future::pending().await,
             }
-        };
-        tokio::select! {
-            changed = changes.changed() => if changed.is_err() { return },
-            accepted = accepted => if let Ok((client, _)) = accepted {
-                counters.connections.fetch_add(1, Ordering::Relaxed);
-                let connection =
-                    serve(client, target.clone(), state.subscribe(), Arc::clone(&counters));
-                tokio::spawn(connection);
-            },
+            self.opened.send_replace(listener.is_some());
+            let accepted = async {
+                match &listener {
+                    Some(listener) => listener.accept().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return },
+                accepted = accepted => if let Ok((client, _)) = accepted {
+                    self.counters.connections.fetch_add(1, Ordering::Relaxed);
+                    let (target, state) = (self.target.clone(), self.state.subscribe());
+                    tokio::spawn(serve(client, target, state, Arc::clone(&self.counters)));
+                },
+            }
         }
     }
 }

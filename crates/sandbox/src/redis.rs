@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
-use redis::{Client, InfoDict};
+use redis::{AsyncConnectionConfig, Client, InfoDict};
 use rustix::process::Signal;
 
 use crate::account::Account;
@@ -18,6 +18,9 @@ use crate::{binaries, place};
 
 /// Attempts to start when other processes take the port first.
 const PORT_ATTEMPTS: u32 = 5;
+
+/// The client's own default, half a second, is short for a busy test machine.
+const RESPONSE_WITHIN: Duration = Duration::from_secs(10);
 
 /// When the append-only file is synced (`appendfsync`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,10 +128,7 @@ impl RedisBuilder {
     async fn prepare(&self) -> Result<Redis> {
         let this = self.clone();
         blocking(move || {
-            let bin = match &this.bin {
-                Some(folder) => folder.clone(),
-                None => binaries::redis()?,
-            };
+            let bin = binaries::redis(this.bin.as_deref())?;
             let account = Account::of_servers()?;
             let port = Port::reserve()?;
             let parent = place::parent(!this.on_disk);
@@ -233,23 +233,26 @@ impl Redis {
         self.daemon.running()
     }
 
-    /// Connects over TCP.
+    /// Connects over TCP; a reply may take 10 s.
     ///
     /// # Errors
     /// When the server does not accept the connection.
     pub async fn connect(&self) -> Result<MultiplexedConnection> {
-        Ok(Client::open(self.url())?.get_multiplexed_async_connection().await?)
+        open(self.url()).await
     }
 
     /// Connects over the Unix socket, which nobody else's server can answer.
     async fn connect_locally(&self) -> Result<MultiplexedConnection> {
         let socket = self.daemon.home().join("redis.sock");
         let password = self.password.as_ref().map(|p| format!("?pass={p}")).unwrap_or_default();
-        let client = Client::open(format!("redis+unix://{}{password}", socket.display()))?;
-        Ok(client.get_multiplexed_async_connection().await?)
+        open(format!("redis+unix://{}{password}", socket.display())).await
     }
 
     async fn info(&self, section: &str) -> Result<InfoDict> {
+        Ok(InfoDict::new(&self.info_text(section).await?))
+    }
+
+    async fn info_text(&self, section: &str) -> Result<String> {
         let mut connection = self.connect_locally().await?;
         Ok(redis::cmd("INFO").arg(section).query_async(&mut connection).await?)
     }
@@ -330,9 +333,9 @@ impl Redis {
         let target = ("127.0.0.1", primary.port());
         redis::cmd("REPLICAOF").arg(target).exec_async(&mut connection).await?;
         let since = Instant::now();
-        while self.info("replication").await?.get::<String>("master_link_status").as_deref()
-            != Some("up")
-        {
+        // the replica's own `master_link_status` is up a second before the primary counts it in WAIT
+        let online = format!("port={},state=online", self.port());
+        while !primary.info_text("replication").await?.contains(&online) {
             if since.elapsed() > self.start_timeout {
                 return Err(self.daemon.start_error("the replica is not in sync"));
             }
@@ -365,6 +368,11 @@ impl Redis {
         self.daemon.leave_running();
         self.daemon.home().to_path_buf()
     }
+}
+
+async fn open(url: String) -> Result<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new().set_response_timeout(Some(RESPONSE_WITHIN));
+    Ok(Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await?)
 }
 
 async fn config_set(connection: &mut MultiplexedConnection, name: &str, value: &str) -> Result<()> {

@@ -1,0 +1,7 @@
+//! The sandbox against real servers.
+
+mod logs;
+mod owner;
+mod postgres;
+mod proxy;
+mod redis;
