@@ -1,0 +1,416 @@
+//! What can go wrong, and whether trying again can help.
+
+use std::{fmt, io, time::Duration};
+
+use tokio_postgres::error::SqlState;
+
+use crate::{Lsn, message::DecodeError, reader::Reader};
+
+/// What the caller should do after an error; see [`Error::retry`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// The cause lies in the network or in the server's present state: connect again, with a growing delay.
+    Transient,
+    /// The same attempt will fail the same way until a person changes something.
+    Fatal,
+}
+
+/// An error of the replication client.
+///
+/// Every message names the thing and, where there is one, the remedy. Passwords are never part of it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The connection string, a `PG*` variable or a file that they name is not usable.
+    #[error("invalid connection options: {0}")]
+    Config(String),
+
+    /// No connection to this address: refused, unreachable, unknown name.
+    #[error("cannot connect to {host}: {cause}")]
+    Connect {
+        /// Host and port, or the directory of the Unix socket.
+        host: String,
+        /// What the operating system said.
+        cause: io::Error,
+    },
+
+    /// The whole attempt (connect, TLS, authentication) took longer than `connect_timeout`.
+    #[error("{host} did not complete the connection within {after:?} (connect_timeout)")]
+    ConnectTimeout {
+        /// Host and port, or the directory of the Unix socket.
+        host: String,
+        /// The limit.
+        after: Duration,
+    },
+
+    /// TLS could not be agreed on, or the server's certificate was not accepted.
+    #[error(
+        "tls with {host}: {cause}; set sslrootcert to the authority that signed its certificate, \
+             or sslmode=disable on a trusted network"
+    )]
+    Tls {
+        /// Host and port.
+        host: String,
+        /// What the TLS layer said.
+        cause: io::Error,
+    },
+
+    /// `sslmode` asks for TLS and the server does not offer it.
+    #[error(
+        "{host} does not offer tls: set ssl = on there, or sslmode=disable on a trusted network"
+    )]
+    TlsNotOffered {
+        /// Host and port.
+        host: String,
+    },
+
+    /// The server asked for something that this client cannot give: a missing password, an unknown method.
+    #[error("authentication with {host}: {reason}")]
+    Authentication {
+        /// Host and port, or the directory of the Unix socket.
+        host: String,
+        /// What was missing.
+        reason: String,
+    },
+
+    /// The address belongs to a pooler, and poolers do not carry replication.
+    #[error(
+        "{host} answers like a connection pooler ({reason}): the replication link must go directly \
+             to postgresql, give the server's own host and port"
+    )]
+    Pooler {
+        /// Host and port.
+        host: String,
+        /// What gave it away.
+        reason: String,
+    },
+
+    /// The server is a standby: the slot lives on the primary.
+    #[error(
+        "{host} is a standby (in recovery): the slot is used on the primary; waiting for it to be \
+             promoted, or add the primary's host and target_session_attrs=read-write. It said: {reason}"
+    )]
+    Standby {
+        /// Host and port.
+        host: String,
+        /// The server's own words.
+        reason: String,
+    },
+
+    /// The session is not of the kind that `target_session_attrs` asks for.
+    #[error("{host} is {actual} but target_session_attrs={wanted}")]
+    SessionAttrs {
+        /// Host and port.
+        host: String,
+        /// What was found.
+        actual: &'static str,
+        /// What was asked for.
+        wanted: &'static str,
+    },
+
+    /// The server answered with an error.
+    #[error("{0}")]
+    Server(Box<ServerError>),
+
+    /// An ordinary SQL connection failed.
+    #[error("sql connection to {host}: {}", sql_text(.cause))]
+    Sql {
+        /// Host and port, or the directory of the Unix socket.
+        host: String,
+        /// What `tokio_postgres` said.
+        cause: tokio_postgres::Error,
+    },
+
+    /// The link broke.
+    #[error("the replication link broke: {0}")]
+    Io(io::Error),
+
+    /// The server closed the link without a word.
+    #[error("the server closed the replication link")]
+    Closed,
+
+    /// The server is shutting down and the link was released for it. Positions not yet confirmed stay so.
+    #[error("the server is shutting down ({0}); the link was released")]
+    ServerShuttingDown(&'static str),
+
+    /// Nothing was heard from the server for `peer_timeout`, although an answer was asked for.
+    #[error(
+        "the server has been silent for {after:?} (peer_timeout), although asked for an answer"
+    )]
+    PeerTimeout {
+        /// The limit.
+        after: Duration,
+    },
+
+    /// An orderly stop did not complete in time; the socket was closed.
+    #[error(
+        "the server did not end the stream within {after:?}; the link was closed. The last \
+             confirmed position may not have reached the slot"
+    )]
+    StopTimeout {
+        /// The limit.
+        after: Duration,
+    },
+
+    /// One message is larger than `max_message`.
+    #[error(
+        "the server sent a message of {len} bytes, more than max_message = {max}: raise it, \
+             or write smaller rows"
+    )]
+    MessageTooLarge {
+        /// Its size, bytes.
+        len: u64,
+        /// The limit, bytes.
+        max: u64,
+    },
+
+    /// Bytes that do not belong into this place of the protocol.
+    #[error("unexpected answer from the server: {0}")]
+    Protocol(String),
+
+    /// A pgoutput message could not be decoded.
+    #[error("cannot decode the replication message in the frame at {at}: {cause}")]
+    Decode {
+        /// WAL start of the frame.
+        at: Lsn,
+        /// Why.
+        cause: DecodeError,
+    },
+
+    /// The caller confirmed a position that never arrived on this link. Nothing was sent to the server.
+    #[error(
+        "refused to confirm {asked}: the highest position received on this link is {received}; a \
+             position from the future would make the slot skip everything up to it"
+    )]
+    ConfirmBeyondReceived {
+        /// What was to be confirmed.
+        asked: Lsn,
+        /// The highest commit end or keepalive position received.
+        received: Lsn,
+    },
+
+    /// Not a name that PostgreSQL accepts for a slot.
+    #[error("slot name {name:?}: 1 to 63 characters of a-z, 0-9 and _ are allowed")]
+    SlotName {
+        /// The name.
+        name: String,
+    },
+
+    /// The server is too old for what was asked.
+    #[error("{what} needs postgresql {needs}, the server is {has}")]
+    Unsupported {
+        /// What was asked.
+        what: &'static str,
+        /// Lowest major version that has it.
+        needs: u32,
+        /// The server's major version.
+        has: u32,
+    },
+}
+
+impl Error {
+    /// The SQLSTATE, where the server gave one
+    /// (PostgreSQL documentation, appendix A "PostgreSQL Error Codes").
+    pub fn sqlstate(&self) -> Option<&SqlState> {
+        match self {
+            Self::Server(e) => Some(&e.code),
+            Self::Sql { cause, .. } => cause.code(),
+            _ => None,
+        }
+    }
+
+    /// Whether trying again can help. The only place where this is decided.
+    pub fn retry(&self) -> Retry {
+        match self {
+            Self::Connect { .. }
+            | Self::ConnectTimeout { .. }
+            | Self::Standby { .. }
+            | Self::SessionAttrs { .. }
+            | Self::Io(_)
+            | Self::Closed
+            | Self::ServerShuttingDown(_)
+            | Self::PeerTimeout { .. }
+            | Self::StopTimeout { .. } => Retry::Transient,
+            Self::Config(_)
+            | Self::TlsNotOffered { .. }
+            | Self::Authentication { .. }
+            | Self::Pooler { .. }
+            | Self::MessageTooLarge { .. }
+            | Self::Protocol(_)
+            | Self::Decode { .. }
+            | Self::ConfirmBeyondReceived { .. }
+            | Self::SlotName { .. }
+            | Self::Unsupported { .. } => Retry::Fatal,
+            Self::Tls { cause, .. } => {
+                if is_certificate(cause) {
+                    Retry::Fatal
+                } else {
+                    Retry::Transient
+                }
+            }
+            Self::Server(e) => retry_of(&e.code),
+            Self::Sql { cause, .. } => match cause.code() {
+                Some(code) => retry_of(code),
+                None if is_certificate(cause) => Retry::Fatal,
+                None if cause.is_closed() || chain_has::<io::Error>(cause) => Retry::Transient,
+                None => Retry::Fatal,
+            },
+        }
+    }
+}
+
+/// One rule for every SQLSTATE. What is not listed needs a person: an endless retry would hide it.
+fn retry_of(code: &SqlState) -> Retry {
+    let code = code.code();
+    match code {
+        // admin_shutdown, crash_shutdown, cannot_connect_now, idle_session_timeout, query_canceled
+        "57P01" | "57P02" | "57P03" | "57P05" | "57014" => Retry::Transient,
+        // too_many_connections (also max_wal_senders), out_of_memory, disk_full: the server's load passes
+        "53300" | "53200" | "53100" => Retry::Transient,
+        // object_in_use: the slot is held by another process; lock_not_available
+        "55006" | "55P03" => Retry::Transient,
+        // 08xxx connection exceptions, 40xxx rollbacks (serialization, deadlock).
+        // 08P01 is a protocol violation: the same bytes will be refused again
+        "08P01" => Retry::Fatal,
+        _ if code.starts_with("08") || code.starts_with("40") => Retry::Transient,
+        // 28xxx authorization, 3D000 no such database, 42501 privilege, 42704 undefined object,
+        // 42710 duplicate object, 53400 no free slot, 55000 slot invalidated or wal_level,
+        // 0A000 not supported, 58P01 WAL removed, and all others
+        _ => Retry::Fatal,
+    }
+}
+
+/// What to do about the errors that operators meet.
+fn remedy(code: &str) -> Option<&'static str> {
+    Some(match code {
+        "55006" => {
+            "another process holds it, see active_pid in pg_replication_slots; it is free once that ends"
+        }
+        "42704" => {
+            "create the missing slot or publication; a publication must exist before the slot does"
+        }
+        "55000" => {
+            "set wal_level = logical and restart the server; if the slot is invalidated \
+             (wal_status = lost) it must be created again"
+        }
+        "53300" => "raise max_wal_senders or max_connections, or wait for a free one",
+        "53400" => "raise max_replication_slots, or drop an unused slot",
+        "42501" => "the role needs: alter role ... replication",
+        "28P01" => "check the password",
+        "28000" => "check pg_hba.conf: the role, the database and the address need a line there",
+        "3D000" => "check the database name",
+        "57P03" => "the server is starting up or shutting down",
+        "58P01" => "the log that the slot needs was removed",
+        _ => return None,
+    })
+}
+
+/// An error as the server reported it
+/// (PostgreSQL documentation, "Error and Notice Message Fields").
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ServerError {
+    /// `ERROR`, `FATAL` or `PANIC`, never translated.
+    pub severity: String,
+    /// The SQLSTATE.
+    pub code: SqlState,
+    /// The primary message, in the language of the server's `lc_messages`.
+    pub message: String,
+    /// More about the cause.
+    pub detail: Option<String>,
+    /// The server's own advice.
+    pub hint: Option<String>,
+    /// Where it happened: for errors of the stream, the slot, the plugin and the LSN.
+    pub context: Option<String>,
+}
+
+impl ServerError {
+    /// Reads the body of an ErrorResponse or NoticeResponse. A body that ends too early gives what it has.
+    pub(crate) fn parse(body: &[u8]) -> Self {
+        let mut e = Self {
+            severity: String::new(),
+            code: SqlState::INTERNAL_ERROR,
+            message: String::new(),
+            detail: None,
+            hint: None,
+            context: None,
+        };
+        let mut reader = Reader::new(body);
+        while let Ok(kind @ 1..) = reader.u8() {
+            let Ok(value) = reader.cstr() else { break };
+            let text = String::from_utf8_lossy(value).into_owned();
+            match kind {
+                b'V' => e.severity = text,
+                b'C' => e.code = SqlState::from_code(&text),
+                b'M' => e.message = text,
+                b'D' => e.detail = Some(text),
+                b'H' => e.hint = Some(text),
+                b'W' => e.context = Some(text),
+                // position, source file and so on: for the server's developers
+                _ => {}
+            }
+        }
+        e
+    }
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "server: {} (sqlstate {})", self.message, self.code.code())?;
+        for part in [&self.detail, &self.hint, &self.context].into_iter().flatten() {
+            write!(f, "; {part}")?;
+        }
+        match remedy(self.code.code()) {
+            Some(remedy) => write!(f, ": {remedy}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for ServerError {}
+
+impl From<ServerError> for Error {
+    fn from(e: ServerError) -> Self {
+        Self::Server(Box::new(e))
+    }
+}
+
+/// `tokio_postgres` says "db error" and keeps the words in its source.
+fn sql_text(e: &tokio_postgres::Error) -> String {
+    match (e.as_db_error(), std::error::Error::source(e)) {
+        (Some(db), _) => match remedy(db.code().code()) {
+            Some(remedy) => format!("{} (sqlstate {}): {remedy}", db.message(), db.code().code()),
+            None => format!("{} (sqlstate {})", db.message(), db.code().code()),
+        },
+        (None, Some(source)) => format!("{e}: {source}"),
+        (None, None) => e.to_string(),
+    }
+}
+
+fn chain_has<T: std::error::Error + 'static>(e: &(dyn std::error::Error + 'static)) -> bool {
+    find::<T>(e).is_some()
+}
+
+fn find<'a, T: std::error::Error + 'static>(
+    e: &'a (dyn std::error::Error + 'static),
+) -> Option<&'a T> {
+    let mut next = Some(e);
+    while let Some(e) = next {
+        if let Some(found) = e.downcast_ref::<T>() {
+            return Some(found);
+        }
+        // io::Error hides its inner error from source()
+        if let Some(inner) = e.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            if let Some(found) = (inner as &(dyn std::error::Error + 'static)).downcast_ref::<T>() {
+                return Some(found);
+            }
+        }
+        next = e.source();
+    }
+    None
+}
+
+/// Everything that rustls refuses is fatal: a certificate does not mend itself within a retry.
+fn is_certificate(e: &(dyn std::error::Error + 'static)) -> bool {
+    chain_has::<rustls::Error>(e)
+}
