@@ -353,11 +353,9 @@ fn fill(
             None => {}
         }
     }
-    if config.get_ports().is_empty() {
-        if let Some(ports) = env("PGPORT") {
-            for port in each("PGPORT", &ports)? {
-                config.port(port);
-            }
+    if let (true, Some(ports)) = (config.get_ports().is_empty(), env("PGPORT")) {
+        for port in each("PGPORT", &ports)? {
+            config.port(port);
         }
     }
     if let (None, Some(user)) = (config.get_user(), env("PGUSER")) {

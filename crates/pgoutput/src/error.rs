@@ -249,13 +249,18 @@ impl Error {
                 }
             }
             Self::Server(e) => retry_of(&e.code),
-            Self::Sql { cause, .. } => match cause.code() {
-                Some(code) => retry_of(code),
-                None if is_certificate(cause) => Retry::Fatal,
-                None if cause.is_closed() || chain_has::<io::Error>(cause) => Retry::Transient,
-                None => Retry::Fatal,
-            },
+            Self::Sql { cause, .. } => classify_sql(cause),
         }
+    }
+}
+
+/// [`Error::retry`] for errors of an ordinary SQL connection, by the same rules.
+pub fn classify_sql(e: &tokio_postgres::Error) -> Retry {
+    match e.code() {
+        Some(code) => retry_of(code),
+        None if is_certificate(e) => Retry::Fatal,
+        None if e.is_closed() || chain_has::<io::Error>(e) => Retry::Transient,
+        None => Retry::Fatal,
     }
 }
 
@@ -400,10 +405,10 @@ fn find<'a, T: std::error::Error + 'static>(
             return Some(found);
         }
         // io::Error hides its inner error from source()
-        if let Some(inner) = e.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
-            if let Some(found) = (inner as &(dyn std::error::Error + 'static)).downcast_ref::<T>() {
-                return Some(found);
-            }
+        let inner = e.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let inner = inner.map(|inner| inner as &(dyn std::error::Error + 'static));
+        if let Some(found) = inner.and_then(<dyn std::error::Error>::downcast_ref::<T>) {
+            return Some(found);
         }
         next = e.source();
     }

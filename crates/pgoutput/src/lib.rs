@@ -70,8 +70,9 @@ mod wire;
 
 pub use client::{ReplicationClient, SqlConnection};
 pub use config::{ConnectOptions, SslMode};
-pub use error::{Error, Retry, ServerError};
+pub use error::{Error, Retry, ServerError, classify_sql};
 pub use frame::{Chunk, Frame, Frames};
+pub use message::TupleValue;
 pub use postgres_types::PgLsn as Lsn;
 pub use query::Row;
 pub use relation::{Relations, Table, TableColumn};

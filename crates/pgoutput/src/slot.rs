@@ -97,6 +97,8 @@ pub struct SlotInfo {
     pub invalidation_reason: Option<String>,
     /// Synchronised to standbys (17 and later).
     pub failover: bool,
+    /// Streams transactions when they are prepared, not when they commit: not what this crate reads.
+    pub two_phase: bool,
 }
 
 /// Checks a slot name by PostgreSQL's own rule
@@ -235,7 +237,7 @@ impl ReplicationClient {
         };
         let sql = format!(
             "SELECT plugin, slot_type, database, temporary, active, active_pid, restart_lsn, \
-             confirmed_flush_lsn, wal_status, safe_wal_size, {late} \
+             confirmed_flush_lsn, wal_status, safe_wal_size, two_phase, {late} \
              FROM pg_catalog.pg_replication_slots WHERE slot_name = {}",
             literal(name)
         );
@@ -255,8 +257,9 @@ impl ReplicationClient {
             confirmed_flush_lsn: row.lsn(7),
             wal_status: text(8),
             safe_wal_size: row.get(9).and_then(|size| size.parse().ok()),
-            invalidation_reason: text(10),
-            failover: flag(11),
+            two_phase: flag(10),
+            invalidation_reason: text(11),
+            failover: flag(12),
         }))
     }
 }

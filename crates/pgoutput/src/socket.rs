@@ -51,7 +51,6 @@ impl Socket {
             }
             socket.set_tcp_keepalive(&keepalive)?;
         }
-        drop(socket);
         Ok(stream)
     }
 

@@ -189,15 +189,16 @@ impl ReplicationClient {
     }
 
     async fn after_refusal(&mut self, e: ServerError) -> Error {
-        let fatal = e.severity == "FATAL" || e.severity == "PANIC";
+        if e.severity == "FATAL" || e.severity == "PANIC" {
+            return e.into();
+        }
         // the session stays usable after ERROR: take its ReadyForQuery, then ask for the reason behind
-        while !fatal {
+        loop {
             match self.session.wire.next().await {
                 Ok(answer) if answer.tag == b'Z' => return self.explain(e.into()).await,
                 Ok(_) => {}
-                Err(_) => break,
+                Err(_) => return e.into(),
             }
         }
-        e.into()
     }
 }
