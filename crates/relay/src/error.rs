@@ -53,6 +53,9 @@ pub enum Error {
     /// Source, slot, publication or offset do not fit together: a person has to decide.
     #[error("{0}")]
     Refused(String),
+    /// Slot or server cannot be used at the moment.
+    #[error("{0}")]
+    NotYet(crate::resume::Wait),
     /// The server ended the replication link.
     #[error("the server ended the replication link")]
     LinkClosed,
@@ -97,6 +100,7 @@ impl Error {
             | Self::Undurable { .. }
             | Self::Superseded { .. }
             | Self::LinkClosed
+            | Self::NotYet(_)
             | Self::Unsound(_) => Retry::Transient,
             Self::SinkRefused(_)
             | Self::Refused(_)

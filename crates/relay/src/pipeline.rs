@@ -19,7 +19,6 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use crate::batch::Batch;
-use crate::config::SinkConfig;
 use crate::error::Error;
 use crate::intake::Intake;
 use crate::offset::{OffsetStore, ResumePoint};
@@ -67,6 +66,7 @@ struct Run<'a, S, O> {
     spare: Vec<Batch>,
     limits: (usize, usize),
     stored: ResumePoint,
+    confirmed: Lsn,
     saved_at: Instant,
     /// The server waits for an answer that only a stored offset can give.
     urgent: bool,
@@ -86,8 +86,9 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Pipeline<S, O> {
     ///
     /// # Cancel safety
     /// Dropping the future is like a crash: resume from the stored offset.
-    pub async fn run(self, stream: &mut ReplicationStream) -> (Option<Publisher<S, O>>, Result<(), Error>) {
+    pub async fn run(self, stream: &mut ReplicationStream) -> Result<(), Error> {
         let stored = self.intake.progress().resume_point();
+        let confirmed = self.intake.progress().end_lsn;
         let mut fault = self.fault;
         let mut run = Run {
             stream,
@@ -99,6 +100,7 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Pipeline<S, O> {
             spare: Vec::new(),
             limits: (self.batch_entries, self.batch_bytes),
             stored,
+            confirmed,
             saved_at: Instant::now(),
             urgent: false,
             source_lsn: stored.lsn,
@@ -110,7 +112,7 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Pipeline<S, O> {
             let drained = run.drain().await;
             result = result.and(drained);
         }
-        (run.publisher, result)
+        result
     }
 }
 
@@ -221,7 +223,11 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Run<'_, S, O> {
         if let Some(offset) = batch.offset() {
             self.stored = offset.resume_point();
             self.saved_at = Instant::now();
-            self.stream.confirm(offset.end_lsn)?;
+            // what an earlier link has confirmed was never received on this one
+            if offset.end_lsn > self.confirmed {
+                self.stream.confirm(offset.end_lsn)?;
+                self.confirmed = offset.end_lsn;
+            }
             fail::fail_point!("relay::after_confirm");
         }
         if self.intake.progress().resume_point() == self.stored {

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::batch::Batch;
 use crate::error::{Error, Retry};
 use crate::metrics;
-use crate::offset::{Offset, OffsetStore, save_command};
+use crate::offset::{LedgerPace, OffsetStore, save_command};
 use crate::sink::Sink;
 use crate::status::{On, Reporter, State};
 
@@ -31,10 +31,8 @@ pub enum Offsets<O> {
         connector: String,
         /// Lines of history.
         ledger_entries: u64,
-        /// Least time between two lines.
-        ledger_interval: Duration,
-        /// When the last line was written.
-        last_line: Option<Instant>,
+        /// When the next line is due.
+        pace: LedgerPace,
     },
     /// Into a store of their own, after the entries.
     Apart(O),
@@ -63,16 +61,14 @@ impl<S: Sink, O: OffsetStore> Publisher<S, O> {
     /// # Errors
     /// When the offset's position does not fit into an entry id.
     pub fn seal(&mut self, batch: &mut Batch) -> Result<(), Error> {
-        if let (
-            Offsets::Beside { connector, ledger_entries, ledger_interval, last_line },
-            Some(offset),
-        ) = (&mut self.offsets, batch.offset())
+        if let (Offsets::Beside { connector, ledger_entries, pace }, Some(offset)) =
+            (&mut self.offsets, batch.offset())
         {
-            let due = last_line.is_none_or(|line| line.elapsed() >= *ledger_interval);
-            if due {
-                *last_line = Some(Instant::now());
+            let mut length = 0;
+            if pace.due(offset.at) {
+                pace.written(offset.at);
+                length = *ledger_entries;
             }
-            let length = if due { *ledger_entries } else { 0 };
             let command = save_command(connector, offset, length, batch.streams())?;
             batch.seal(command);
         }

@@ -204,29 +204,17 @@ fn try_decide(
     }
     let Some(stored) = stored else { return without_offset(facts) };
     let planned = stored.snapshot.as_ref().is_some_and(|progress| progress.visible.is_empty());
-    if planned && mode == SnapshotMode::Initial && same_cluster(facts, stored) {
-        return bootstrap(facts, stored.epoch);
+    if planned && same_cluster(facts, stored) {
+        return begin_again(facts, stored, mode);
     }
     let (from, fork) = in_this_history(facts, stored)?;
-    let Some(slot) = &facts.slot else {
-        if planned {
-            // the rows were not asked for any more, and none was published
-            return bootstrap(facts, stored.epoch);
-        }
-        return Err(Refusal::SlotMissing {
-            slot: facts.slot_name.clone(),
-            stored: from.resume_point(),
-            server: server.flush_lsn,
-            snapshot: stored.snapshot.is_some(),
-        }
-        .into());
-    };
+    let slot = facts.slot.as_ref().ok_or_else(|| Refusal::SlotMissing {
+        slot: facts.slot_name.clone(),
+        stored: from.resume_point(),
+        server: server.flush_lsn,
+        snapshot: from.snapshot.is_some(),
+    })?;
     let confirmed = usable(facts, slot, Some(from.end_lsn))?;
-    if planned {
-        // the crashed attempt's slot, and its rows are not asked for any more
-        let from = Offset { end_lsn: confirmed, snapshot: None, ..from };
-        return Ok(Decision::Adopt { from });
-    }
     // a snapshot is followed by the stream from the consistent point on
     let needed = match &from.snapshot {
         Some(_) => from.clone().after_snapshot().map_err(|_| Refusal::Progress)?,
@@ -247,6 +235,20 @@ fn try_decide(
     Ok(Decision::Resume { from, fork })
 }
 
+/// An earlier attempt meant to take a snapshot and ended before it published anything.
+fn begin_again(facts: &Facts, stored: &Offset, mode: SnapshotMode) -> Result<Decision, Stop> {
+    // a new epoch costs nothing yet, and keeps the offset rising where a restored server went back
+    let behind = facts.server.flush_lsn < stored.end_lsn;
+    let epoch = if behind { stored.epoch.next().map_err(Refusal::Epochs)? } else { stored.epoch };
+    match (&facts.slot, mode) {
+        (Some(slot), SnapshotMode::Never) => {
+            let end_lsn = usable(facts, slot, Some(stored.end_lsn))?;
+            Ok(Decision::Adopt { from: Offset { epoch, ..first_offset(facts, end_lsn) } })
+        }
+        _ => bootstrap(facts, epoch),
+    }
+}
+
 /// No offset is stored: a first start, or a slot that was there before (C53).
 fn without_offset(facts: &Facts) -> Result<Decision, Stop> {
     let Some(slot) = &facts.slot else { return bootstrap(facts, Epoch::default()) };
@@ -259,19 +261,23 @@ fn without_offset(facts: &Facts) -> Result<Decision, Stop> {
         }
         .into());
     }
-    let from = Offset {
+    Ok(Decision::Adopt { from: first_offset(facts, confirmed) })
+}
+
+/// The offset of a connector that has published nothing, at `end_lsn` of this server.
+pub(crate) fn first_offset(facts: &Facts, end_lsn: Lsn) -> Offset {
+    Offset {
         system_identifier: facts.server.system_identifier.clone(),
         timeline: facts.server.timeline,
         slot: facts.slot_name.clone(),
         epoch: Epoch::default(),
         position: None,
-        end_lsn: confirmed,
+        end_lsn,
         commit_time: None,
         published_count: 0,
         at: facts.at,
         snapshot: None,
-    };
-    Ok(Decision::Adopt { from })
+    }
 }
 
 fn bootstrap(facts: &Facts, epoch: Epoch) -> Result<Decision, Stop> {
@@ -338,13 +344,16 @@ fn in_this_history(facts: &Facts, stored: &Offset) -> Result<(Offset, Option<For
 /// offset covers is published: so streaming goes on exactly there. What was published above is
 /// lost history; new commits will come to stand at the same LSNs, hence the new epoch.
 fn leave_lost_history(from: &mut Offset, switch_point: Lsn) -> Result<Option<Fork>, Refusal> {
-    let point = from.resume_point();
-    let within = if point.published > 0 { point.lsn < switch_point } else { point.lsn <= switch_point };
-    if within {
-        return Ok(None);
-    }
     if from.snapshot.is_some() {
-        return Err(Refusal::SnapshotLost { switch_point });
+        // its rows had committed by the consistent point
+        let complete = from.clone().after_snapshot().map_err(|_| Refusal::Progress)?;
+        let within = complete.end_lsn <= switch_point;
+        return if within { Ok(None) } else { Err(Refusal::SnapshotLost { switch_point }) };
+    }
+    let point = from.resume_point();
+    let commit_within = point.lsn < switch_point;
+    if commit_within || (point.published == 0 && point.lsn == switch_point) {
+        return Ok(None);
     }
     let last = from.position.filter(|position| position.commit_lsn >= switch_point);
     from.epoch = from.epoch.next().map_err(Refusal::Epochs)?;

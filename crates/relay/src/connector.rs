@@ -1,0 +1,267 @@
+//! Runs the connector: attempt after attempt, until it is told to stop or a person is needed.
+//!
+//! One attempt: compare the stored offset with slot and server, bring the snapshot if there is one
+//! to bring, stream. Whatever ends an attempt, the next one starts from the stored offset; nothing
+//! else is carried over.
+
+use std::time::Duration;
+
+use outflow_pgoutput::{FeedbackOptions, ReplicationClient, StartOptions};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::config::{ConnectorConfig, OffsetStoreKind};
+use crate::error::{Error, Retry};
+use crate::intake::Intake;
+use crate::offset::{LedgerPace, Offset, OffsetStore, PostgresOffsetStore, RedisOffsetStore};
+use crate::pipeline::Pipeline;
+use crate::publisher::{Offsets, Publisher, pause};
+use crate::resume::{self, Decision, Wait};
+use crate::sink::RedisSink;
+use crate::sink::connection::RedisLink;
+use crate::status::{On, Reporter, State};
+
+/// Time for an orderly end: what was taken in is published, the offset stored and confirmed.
+pub const STOP_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Time for the server to let go of the slot.
+const LINK_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Runs a connector until `shutdown` is cancelled.
+///
+/// Order and durability: what the guarantees G1-G3 and G6 say. After the return the slot is free
+/// and everything that was taken in is published and confirmed, if both servers answered within
+/// [`STOP_DEADLINE`]; otherwise it is delivered at the next start.
+///
+/// # Errors
+/// What a person has to decide or mend. Transient failures are retried for ever; after the
+/// connector has streamed once, so are refusals that can be mended while it runs (publication,
+/// table, a key of another type).
+///
+/// # Cancel safety
+/// Dropping the future is like a crash: nothing is lost or doubled.
+pub async fn run(
+    config: ConnectorConfig,
+    reporter: Reporter,
+    shutdown: CancellationToken,
+) -> Result<(), Error> {
+    let give_up = CancellationToken::new();
+    let deadline = tokio::spawn({
+        let (shutdown, give_up) = (shutdown.clone(), give_up.clone());
+        async move {
+            shutdown.cancelled().await;
+            tokio::time::sleep(STOP_DEADLINE).await;
+            give_up.cancel();
+        }
+    });
+    let mut connector =
+        Connector { config, reporter, shutdown, give_up, has_streamed: false, failures: 0 };
+    let result = connector.run().await;
+    deadline.abort();
+    connector.reporter.state(State::Stopped);
+    result
+}
+
+struct Connector {
+    config: ConnectorConfig,
+    reporter: Reporter,
+    shutdown: CancellationToken,
+    give_up: CancellationToken,
+    has_streamed: bool,
+    failures: u32,
+}
+
+impl Connector {
+    async fn run(&mut self) -> Result<(), Error> {
+        loop {
+            let Err(error) = self.attempt().await else { return Ok(()) };
+            if self.shutdown.is_cancelled() {
+                if error.retry() == Retry::Fatal {
+                    return Err(error);
+                }
+                warn!("stopped before everything was published, the rest follows at the next start: {error}");
+                return Ok(());
+            }
+            if error.retry() == Retry::Fatal && !(self.has_streamed && error.can_be_mended()) {
+                return Err(error);
+            }
+            self.failures += 1;
+            // a link that was cut is made again without a word, unless that fails too
+            if self.failures > 1 || !matches!(error.waits_on(), On::Source) {
+                self.reporter
+                    .state(State::Waiting { on: error.waits_on(), reason: error.to_string() });
+            } else {
+                info!("connecting again: {error}");
+            }
+            tokio::select! {
+                () = self.shutdown.cancelled() => return Ok(()),
+                () = tokio::time::sleep(pause(self.failures)) => {}
+            }
+        }
+    }
+
+    async fn attempt(&mut self) -> Result<(), Error> {
+        let config = &self.config;
+        let mut store = self.store().await?;
+        let stored = store.load().await?;
+        let mut link = ReplicationClient::connect(&config.source.connect).await?;
+        let facts = resume::inspect(&mut link, &config.source.slot, stored.as_ref()).await?;
+        let from = match resume::decide(&facts, stored.as_ref(), config.source.snapshot) {
+            Decision::Resume { from, fork } => {
+                if let Some(fork) = fork {
+                    warn!("{fork}");
+                }
+                from
+            }
+            Decision::Adopt { from } => {
+                info!(
+                    slot = config.source.slot,
+                    "no offset is stored: beginning at {} where the slot stands; rows that are \
+                     older than the slot are not published",
+                    from.end_lsn
+                );
+                from
+            }
+            Decision::Wait(wait) => return Err(Error::NotYet(wait)),
+            Decision::Refuse(refusal) => return Err(Error::Refused(refusal.to_string())),
+            other => return Err(Error::Refused(format!("not yet: {other:?}"))),
+        };
+        if stored.as_ref().map(Offset::resume_point) != Some(from.resume_point()) {
+            store.save(&from).await?;
+        }
+        self.stream(link, store, from).await
+    }
+
+    async fn stream(
+        &mut self,
+        link: ReplicationClient,
+        store: Store,
+        from: Offset,
+    ) -> Result<(), Error> {
+        let config = &self.config;
+        let start = StartOptions {
+            start: from.end_lsn,
+            messages: config.source.message_prefix.is_some(),
+            ..StartOptions::new(&config.source.slot, &config.source.publication)
+        };
+        let feedback = FeedbackOptions {
+            status_interval: config.source.status_interval,
+            // stored first, confirmed after that (docs/adr/0005)
+            idle_advance: false,
+            ..FeedbackOptions::default()
+        };
+        let mut stream = link.start_replication(start, feedback).await?;
+        self.reporter.state(State::Streaming);
+        self.has_streamed = true;
+        self.failures = 0;
+
+        let (_fault, fault) = watch::channel(None);
+        let pipeline = Pipeline {
+            intake: Intake::new(config, from),
+            publisher: self.publisher(store),
+            batch_entries: config.sink.batch_entries,
+            batch_bytes: config.sink.batch_bytes,
+            reporter: self.reporter.clone(),
+            fault,
+            shutdown: self.shutdown.clone(),
+            give_up: self.give_up.clone(),
+        };
+        let result = pipeline.run(&mut stream).await;
+        // an orderly end tells the server the last position and frees the slot for the next link
+        if let Err(error) = stream.stop(LINK_DEADLINE).await
+            && result.is_ok()
+        {
+            warn!("the link did not end in order, some events may be read again: {error}");
+        }
+        result
+    }
+
+    fn publisher(&self, store: Store) -> Publisher<RedisSink, Store> {
+        let config = &self.config;
+        let offsets = match store {
+            Store::Redis(_) => Offsets::Beside {
+                connector: config.connector.clone(),
+                ledger_entries: config.offset.ledger_entries,
+                pace: LedgerPace::new(config.offset.ledger_interval),
+            },
+            Store::Postgres(_) => Offsets::Apart(store),
+        };
+        let sink = RedisSink::new(&config.sink, &config.connector);
+        Publisher::new(sink, offsets, self.reporter.clone())
+    }
+
+    async fn store(&self) -> Result<Store, Error> {
+        let config = &self.config;
+        Ok(match config.offset.store {
+            OffsetStoreKind::Redis => {
+                let link = RedisLink::new(config.sink.redis.clone(), config.sink.timeout);
+                Store::Redis(RedisOffsetStore::new(link, &config.connector, &config.offset))
+            }
+            OffsetStoreKind::Postgres => {
+                let sql = config.source.connect.connect_sql().await?;
+                let store =
+                    PostgresOffsetStore::new(sql.client, &config.connector, &config.offset);
+                Store::Postgres(store.await?)
+            }
+        })
+    }
+}
+
+/// The configured offset store.
+#[derive(Debug)]
+enum Store {
+    Redis(RedisOffsetStore),
+    Postgres(PostgresOffsetStore),
+}
+
+impl OffsetStore for Store {
+    async fn load(&mut self) -> Result<Option<Offset>, Error> {
+        match self {
+            Self::Redis(store) => store.load().await,
+            Self::Postgres(store) => store.load().await,
+        }
+    }
+
+    async fn save(&mut self, offset: &Offset) -> Result<(), Error> {
+        match self {
+            Self::Redis(store) => store.save(offset).await,
+            Self::Postgres(store) => store.save(offset).await,
+        }
+    }
+
+    async fn ledger(&mut self, limit: usize) -> Result<Vec<Offset>, Error> {
+        match self {
+            Self::Redis(store) => store.ledger(limit).await,
+            Self::Postgres(store) => store.ledger(limit).await,
+        }
+    }
+}
+
+impl Error {
+    /// What a connector that meets this error waits for.
+    fn waits_on(&self) -> On {
+        match self {
+            Self::SinkUnavailable(_) | Self::SinkRefused(_) | Self::Undurable { .. } => On::Sink,
+            Self::NotYet(Wait::Standby { .. }) => On::Source,
+            Self::NotYet(_) => On::Slot,
+            Self::Superseded { .. } | Self::BadRecord { .. } => On::Offset,
+            Self::Unsound(_) | Self::Refused(_) => On::Publication,
+            Self::Replication(_)
+            | Self::Sql { .. }
+            | Self::LinkClosed
+            | Self::Protocol(_)
+            | Self::Position(_) => On::Source,
+        }
+    }
+
+    /// Whether an operator can lift the cause without restarting the connector.
+    fn can_be_mended(&self) -> bool {
+        match self {
+            Self::Refused(_) | Self::SinkRefused(_) | Self::Replication(_) | Self::Sql { .. } => {
+                true
+            }
+            _ => false,
+        }
+    }
+}
