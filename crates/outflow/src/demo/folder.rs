@@ -1,0 +1,62 @@
+//! The demo's temporary folder, and the guardian that outlives the demo.
+//!
+//! The servers of the sandbox have guardians of their own; this one is for the connector and the
+//! consumer, which must end with the demo even if it is killed, and for the folder.
+
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use anyhow::Context;
+
+/// A temporary folder; removed at the end of the process, whatever ends it.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    guardian: Child,
+    /// The guardian acts when this closes.
+    pipe: Option<ChildStdin>,
+}
+
+impl Folder {
+    /// Makes the folder and starts its guardian.
+    pub(super) fn create() -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new()
+            .prefix("outflow-demo-")
+            .tempdir()
+            .context("no temporary folder can be made")?;
+        let mut guardian = Command::new("sh")
+            .args(["-c", include_str!("guardian.sh"), "outflow-demo-guardian"])
+            .arg(folder.path())
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // ctrl-C goes to the whole group of the demo
+            .process_group(0)
+            .spawn()
+            .context("sh cannot be run")?;
+        let pipe = guardian.stdin.take();
+        Ok(Self { path: folder.keep(), guardian, pipe })
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Entrusts a process to the guardian.
+    pub(super) fn entrust(&mut self, pid: u32) -> anyhow::Result<()> {
+        let pipe = self.pipe.as_mut().context("the guardian is gone")?;
+        writeln!(pipe, "{pid}").context("the guardian is gone")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(self.pipe.take());
+        // it ends at once: it only signals, and removes a few files
+        let _ = self.guardian.wait();
+    }
+}
