@@ -40,6 +40,29 @@ pub enum Wait {
         /// The server process; 0 where unknown.
         pid: u32,
     },
+    /// Another connector is at the same slot.
+    #[error(
+        "another connector creates slot `{slot}` or publishes its snapshot: waiting until its \
+         session ends (in pg_locks: locktype advisory, classid {class})"
+    )]
+    OtherSnapshot {
+        /// The slot.
+        slot: String,
+        /// First half of the key of the advisory lock.
+        class: i32,
+    },
+    /// The offset is not the one that was decided on any more.
+    #[error(
+        "the offset changed while slot `{slot}` was about to be created: another connector of \
+         this name is running"
+    )]
+    OffsetChanged {
+        /// The slot.
+        slot: String,
+    },
+    /// The servers do not meet the conditions at the moment.
+    #[error("{0}")]
+    Conditions(String),
     /// The slot has no position yet.
     #[error(
         "slot `{slot}` is still being created, it waits for transactions that are open: look for \
