@@ -10,6 +10,7 @@
 
 mod refusal;
 
+pub(crate) use refusal::bytes;
 pub use refusal::{Fork, Refusal, Wait};
 
 use jiff::Timestamp;
@@ -284,10 +285,8 @@ fn bootstrap(facts: &Facts, epoch: Epoch) -> Result<Decision, Stop> {
     if facts.server.in_recovery {
         return Err(Wait::StandbyWithoutSlot { slot: facts.slot_name.clone() }.into());
     }
-    if let Some(slot) = &facts.slot {
-        if let Some(pid) = slot.active {
-            return Err(Wait::SlotActive { slot: facts.slot_name.clone(), pid }.into());
-        }
+    if let Some(pid) = facts.slot.as_ref().and_then(|slot| slot.active) {
+        return Err(Wait::SlotActive { slot: facts.slot_name.clone(), pid }.into());
     }
     Ok(Decision::Bootstrap { drop_slot: facts.slot.is_some(), epoch })
 }
@@ -307,10 +306,7 @@ fn in_this_history(facts: &Facts, stored: &Offset) -> Result<(Offset, Option<For
         });
     }
     if server.timeline < stored.timeline {
-        return Err(Refusal::TimelineBehind {
-            stored: stored.timeline,
-            server: server.timeline,
-        });
+        return Err(Refusal::TimelineBehind { stored: stored.timeline, server: server.timeline });
     }
     let mut from = Offset {
         timeline: server.timeline,
@@ -320,14 +316,9 @@ fn in_this_history(facts: &Facts, stored: &Offset) -> Result<(Offset, Option<For
     };
     let mut fork = None;
     if server.timeline > stored.timeline {
-        let switch = facts
-            .history
-            .iter()
-            .find(|switch| switch.timeline == stored.timeline)
-            .ok_or(Refusal::TimelineUnrelated {
-                stored: stored.timeline,
-                server: server.timeline,
-            })?;
+        let switch = facts.history.iter().find(|switch| switch.timeline == stored.timeline).ok_or(
+            Refusal::TimelineUnrelated { stored: stored.timeline, server: server.timeline },
+        )?;
         fork = leave_lost_history(&mut from, switch.switch_point)?;
     }
     let point = from.resume_point();

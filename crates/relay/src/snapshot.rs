@@ -22,9 +22,11 @@
 
 mod bootstrap;
 pub(crate) mod order;
+mod publish;
 mod sql;
 
 pub use bootstrap::{Bootstrap, bootstrap};
+pub use publish::publish;
 
 use std::pin::pin;
 
@@ -37,7 +39,8 @@ use crate::config::{SourceConfig, TableName};
 use crate::error::Error;
 use crate::offset::SnapshotProgress;
 use order::Order;
-use sql::{identifier, literal, qualified};
+use sql::literal;
+pub(crate) use sql::{identifier, qualified};
 
 /// Rows of the first page, until their size is known.
 const FIRST_PAGE: usize = 100;
@@ -309,9 +312,8 @@ async fn published_columns(client: &Client, source: &SourceConfig) -> Result<Vec
             SELECT FROM pg_catalog.pg_publication p \
             JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid \
             WHERE p.pubname = $2 AND r.prrelid = a.attrelid \
-              AND pg_catalog.to_jsonb(r) ->> 'prattrs' IS NOT NULL \
-              AND NOT (a.attnum::text = ANY (pg_catalog.string_to_array( \
-                pg_catalog.to_jsonb(r) ->> 'prattrs', ' ')))) \
+              AND pg_catalog.jsonb_typeof(pg_catalog.to_jsonb(r) -> 'prattrs') = 'array' \
+              AND NOT pg_catalog.to_jsonb(r) -> 'prattrs' @> pg_catalog.to_jsonb(a.attnum)) \
         ORDER BY a.attnum";
     let rows = client
         .query(sql, &[&qualified(&source.table), &source.publication])

@@ -103,15 +103,17 @@ impl PostgresOffsetStore {
         if let Some(statement) = &self.save {
             return Ok(statement.clone());
         }
-        let statement =
-            self.client.prepare(SAVE).await.map_err(failed("saving the offset of the connector"))?;
+        let statement = self
+            .client
+            .prepare(SAVE)
+            .await
+            .map_err(failed("saving the offset of the connector"))?;
         Ok(self.save.insert(statement).clone())
     }
 
     async fn newest(&self, table: &str, order: &str, limit: i64) -> Result<Vec<Offset>, Error> {
-        let sql = format!(
-            "SELECT {COLUMNS} FROM outflow.{table} WHERE connector = $1 {order} LIMIT $2"
-        );
+        let sql =
+            format!("SELECT {COLUMNS} FROM outflow.{table} WHERE connector = $1 {order} LIMIT $2");
         let rows = self
             .client
             .query(&sql, &[&self.connector, &limit])
@@ -172,10 +174,8 @@ impl OffsetStore for PostgresOffsetStore {
             .map_err(failed("saving the offset of the connector"))?;
         if row.get::<_, i64>(0) == 0 {
             let stored = self.newest("connector_offset", "", 1).await?.into_iter().next();
-            let stored = stored.map_or_else(
-                || "unknown".to_owned(),
-                |stored| stored.resume_point().to_string(),
-            );
+            let stored = stored
+                .map_or_else(|| "unknown".to_owned(), |stored| stored.resume_point().to_string());
             let (connector, own) = (self.connector.clone(), point.to_string());
             return Err(Error::Superseded { connector, stored, own });
         }

@@ -39,7 +39,8 @@ fn every_step_of_a_snapshot_lies_above_the_one_before() {
         last_key: Vec::new(),
     };
     let planned = Offset { snapshot: Some(progress.clone()), ..offset(100, None) };
-    let begun = SnapshotProgress { visible: "5:9:7".into(), start: Some("0/78".into()), ..progress };
+    let begun =
+        SnapshotProgress { visible: "5:9:7".into(), start: Some("0/78".into()), ..progress };
     let begun = Offset { snapshot: Some(begun), ..offset(100, None) };
     let one_row = Offset { position: offset(0, Some((100, 0))).position, ..begun.clone() };
     let two_rows = Offset { position: offset(0, Some((100, 1))).position, ..begun.clone() };

@@ -283,7 +283,11 @@ pub(crate) fn bytes(count: u64) -> String {
         tenths /= 1024;
         unit = larger;
     }
-    if unit == "B" { format!("{count} B") } else { format!("{}.{} {unit}", tenths / 10, tenths % 10) }
+    if unit == "B" {
+        format!("{count} B")
+    } else {
+        format!("{}.{} {unit}", tenths / 10, tenths % 10)
+    }
 }
 
 #[cfg(test)]

@@ -108,8 +108,7 @@ async fn without_snapshot<O: OffsetStore>(
 ) -> Result<Offset, Error> {
     let created = create(plan, link, sql, Snapshot::Nothing, waiting).await?;
     fail::fail_point!("relay::slot_created");
-    let offset =
-        Offset { epoch: plan.epoch, ..first_offset(plan.facts, created.consistent_point) };
+    let offset = Offset { epoch: plan.epoch, ..first_offset(plan.facts, created.consistent_point) };
     store.save(&offset).await?;
     Ok(offset)
 }
@@ -163,14 +162,18 @@ async fn open_transactions(sql: &Client, walsender: u32) -> Result<String, Error
         .await
         .map_err(Error::sql("looking for prepared transactions"))?;
     let sessions = rows.iter().map(|row| {
-        let (pid, user, age) = (row.get::<_, i32>(0), row.get::<_, String>(1), row.get::<_, i64>(2));
+        let (pid, user, age) =
+            (row.get::<_, i32>(0), row.get::<_, String>(1), row.get::<_, i64>(2));
         format!("process {pid} of {user} (open for {age} s)")
     });
-    let prepared = prepared
-        .iter()
-        .map(|row| format!("prepared transaction '{}'", row.get::<_, String>(0)));
+    let prepared =
+        prepared.iter().map(|row| format!("prepared transaction '{}'", row.get::<_, String>(0)));
     let all: Vec<String> = sessions.chain(prepared).collect();
-    Ok(if all.is_empty() { "none is left, it should be done soon".to_owned() } else { all.join(", ") })
+    Ok(if all.is_empty() {
+        "none is left, it should be done soon".to_owned()
+    } else {
+        all.join(", ")
+    })
 }
 
 /// Takes the lock of the slot for the rest of the session.

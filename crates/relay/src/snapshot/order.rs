@@ -90,9 +90,8 @@ pub(crate) async fn choose(client: &Client, source: &SourceConfig) -> Result<Ord
     let mut checks = Checks::default();
     checks.nulls.extend(chosen.iter().filter(|column| !column.not_null).map(|c| c.name.clone()));
     if key.is_empty() {
-        let event_id = find(&source.columns.event_id).ok_or_else(|| {
-            missing(source, "source.columns.event_id", &source.columns.event_id)
-        })?;
+        let event_id = find(&source.columns.event_id)
+            .ok_or_else(|| missing(source, "source.columns.event_id", &source.columns.event_id))?;
         if !event_id.not_null {
             checks.nulls.push(event_id.name.clone());
         }
