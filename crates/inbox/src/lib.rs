@@ -1,1 +1,56 @@
-//! TODO
+//! Applies events from Redis Streams to PostgreSQL, each exactly once.
+//!
+//! A delivery is a fact of Redis, an event is a fact of the business: entries come again after every
+//! crash, claim and failover. So the consumer's database decides. In one transaction the event's id
+//! goes into the inbox together with its payload, and its effect into the projection; XACK follows
+//! the commit. An id that is there already is a duplicate (acknowledged and counted) or, with another
+//! payload, a conflict (stored for a person, never applied).
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`config`] | options, checked into a configuration |
+//! | [`consumer`] | [`Consumer`]: the three parts below, and their end |
+//! | `reader` | XREADGROUP: own pending entries, then new ones; XAUTOCLAIM |
+//! | `applier` | batches to transactions, again until they commit |
+//! | `acker` | XACK after the commit; lag |
+//! | `apply` | one batch, one transaction |
+//! | `statements` | the inbox's SQL |
+//! | `groups` | groups, created and rebuilt at the stored position |
+//! | [`handler`] | [`Handler`]: what Rust users implement |
+//! | [`projection`] | [`SqlProjection`]: a projection that is a file of SQL |
+//! | [`status`] | why it stands still |
+//! | [`metrics`] | names of the metrics |
+//!
+//! The tables are in `sql/consumer`, one file after the other, to be read before they are run.
+
+pub mod config;
+pub mod consumer;
+pub mod database;
+pub mod error;
+pub mod handler;
+pub mod metrics;
+pub mod projection;
+pub mod status;
+
+mod acker;
+mod applier;
+mod apply;
+mod backoff;
+mod broker;
+mod delivery;
+mod groups;
+mod json;
+mod pace;
+mod reader;
+mod reply;
+mod statements;
+mod time;
+
+pub use config::{ConsumerConfig, ConsumerOptions, Start};
+pub use consumer::{Consumer, Summary};
+pub use database::{Connect, ConnectError, connect_no_tls};
+pub use delivery::Delivery;
+pub use error::{ConfigError, Error, Retry};
+pub use handler::{Handler, HandlerError};
+pub use projection::{ProjectionError, SqlProjection};
+pub use status::{Counts, State, Status};

@@ -1,0 +1,182 @@
+//! Redis: connections, commands, and what its errors mean.
+
+use std::time::Duration;
+
+use outflow_event::EntryId;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, RedisError, RedisResult, Value};
+
+use crate::delivery::MalformedEntry;
+use crate::error::Error;
+use crate::reply;
+
+/// What an error of Redis says about trying again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// On a new connection, after a while.
+    Reconnect,
+    /// The stream or its group is gone: build the group again.
+    GroupGone,
+    /// Nothing changes until a person acts.
+    Fatal(&'static str),
+}
+
+/// Reads the error's code. Errors that nobody listed are waited out: a consumer that stands still
+/// and says why is better than one that is gone.
+pub(crate) fn verdict(error: &RedisError) -> Verdict {
+    match error.code() {
+        Some("NOGROUP") => Verdict::GroupGone,
+        Some("WRONGTYPE") => Verdict::Fatal(
+            "a key of another type stands where a stream is expected: rename it, or correct `streams`",
+        ),
+        Some("NOPERM") => Verdict::Fatal(
+            "grant the user +xreadgroup +xack +xautoclaim +xpending +xgroup +xinfo on the streams",
+        ),
+        Some("NOAUTH" | "WRONGPASS") => Verdict::Fatal("correct user and password in the URL"),
+        Some("CROSSSLOT") => Verdict::Fatal(
+            "these streams live in different slots of a cluster: run one consumer per slot",
+        ),
+        // LOADING READONLY MASTERDOWN CLUSTERDOWN TRYAGAIN BUSY OOM MISCONF UNBLOCKED MOVED ...
+        Some(_) => Verdict::Reconnect,
+        None => match error.kind() {
+            redis::ErrorKind::AuthenticationFailed => {
+                Verdict::Fatal("correct user and password in the URL")
+            }
+            redis::ErrorKind::InvalidClientConfig => Verdict::Fatal("correct the URL of Redis"),
+            _ => Verdict::Reconnect,
+        },
+    }
+}
+
+/// The error as the consumer reports it.
+pub(crate) fn failed(source: RedisError) -> Error {
+    let advice = match verdict(&source) {
+        Verdict::Fatal(advice) => Some(advice),
+        Verdict::Reconnect | Verdict::GroupGone => None,
+    };
+    Error::Redis { source, advice }
+}
+
+/// Makes connections.
+#[derive(Debug, Clone)]
+pub(crate) struct Broker {
+    client: redis::Client,
+    response_timeout: Duration,
+}
+
+impl Broker {
+    pub(crate) fn new(url: &str, response_timeout: Duration) -> Result<Self, Error> {
+        Ok(Self { client: redis::Client::open(url).map_err(failed)?, response_timeout })
+    }
+
+    /// A connection whose replies may take `beyond` longer than usual, because a command blocks.
+    ///
+    /// A client that gives up in the same moment in which the server answers leaves entries
+    /// pending with a reader that never saw them, so the margin is the whole response timeout.
+    pub(crate) async fn connect(&self, beyond: Duration) -> RedisResult<MultiplexedConnection> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.response_timeout))
+            .set_response_timeout(Some(self.response_timeout + beyond));
+        self.client.get_multiplexed_async_connection_with_config(&config).await
+    }
+}
+
+/// XGROUP CREATE with MKSTREAM. Returns whether the group was created; `false` when it was there.
+pub(crate) async fn create_group(
+    connection: &mut MultiplexedConnection,
+    stream: &str,
+    group: &str,
+    from: EntryId,
+) -> RedisResult<bool> {
+    let created = redis::cmd("XGROUP")
+        .arg("CREATE")
+        .arg(stream)
+        .arg(group)
+        .arg(from.to_string())
+        .arg("MKSTREAM")
+        .exec_async(connection)
+        .await;
+    match created {
+        Ok(()) => Ok(true),
+        Err(error) if error.code() == Some("BUSYGROUP") => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The stream's last id; zero where there is no stream.
+pub(crate) async fn last_generated_id(
+    connection: &mut MultiplexedConnection,
+    stream: &str,
+) -> RedisResult<EntryId> {
+    let exists: bool = redis::cmd("EXISTS").arg(stream).query_async(connection).await?;
+    if !exists {
+        return Ok(EntryId::ZERO);
+    }
+    let info: Value = redis::cmd("XINFO").arg("STREAM").arg(stream).query_async(connection).await?;
+    let id = reply::lookup(info, "last-generated-id");
+    id.and_then(reply::entry_id).ok_or_else(|| reply::unexpected("XINFO STREAM"))
+}
+
+/// Fills in the raw bytes of malformed entries, as they stand in their streams.
+pub(crate) async fn read_raw(
+    connection: &mut MultiplexedConnection,
+    streams: &[String],
+    entries: &mut [MalformedEntry],
+) -> RedisResult<()> {
+    let mut pipe = redis::pipe();
+    for entry in entries.iter() {
+        let id = entry.id.to_string();
+        pipe.cmd("XRANGE").arg(streams.get(entry.stream)).arg(&id).arg(&id);
+    }
+    let found: Vec<Value> = pipe.query_async(connection).await?;
+    for (entry, found) in entries.iter_mut().zip(found) {
+        let records = reply::records(found).ok_or_else(|| reply::unexpected("XRANGE"))?;
+        let fields = records.into_iter().next().and_then(|record| record.fields);
+        // deleted in the meantime: the reason and the id are kept
+        entry.raw = fields.into_iter().flatten().flat_map(|(name, value)| [name, value]).collect();
+    }
+    Ok(())
+}
+
+/// What Redis knows about a group: how far it is, for certain, and how much is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// Every entry up to here was delivered and acknowledged.
+    pub(crate) done: EntryId,
+    /// Entries not delivered yet plus those pending; `None` where Redis cannot tell.
+    pub(crate) lag: Option<u64>,
+}
+
+/// Reads the progress of `group` in one instant (MULTI/EXEC): an entry that is neither pending nor
+/// beyond the last delivered one was acknowledged. `None` without the group.
+pub(crate) async fn progress(
+    connection: &mut MultiplexedConnection,
+    stream: &str,
+    group: &str,
+) -> RedisResult<Option<Progress>> {
+    let mut pipe = redis::pipe();
+    pipe.atomic();
+    pipe.cmd("XPENDING").arg(stream).arg(group);
+    pipe.cmd("XINFO").arg("GROUPS").arg(stream);
+    let answer: RedisResult<(Value, Value)> = pipe.query_async(connection).await;
+    let (pending, groups) = match answer {
+        Ok(answer) => answer,
+        Err(error) if is_missing(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    Ok(reply::progress(pending, groups, group))
+}
+
+/// Without a group, XPENDING answers NOGROUP; without a stream, XINFO answers `no such key`. Inside
+/// of EXEC the client reports both as failures of a pipeline.
+fn is_missing(error: &RedisError) -> bool {
+    let missing = |code: &str, detail: Option<&str>| {
+        code == "NOGROUP" || detail.is_some_and(|detail| detail.starts_with("no such key"))
+    };
+    match error.code() {
+        Some("NOGROUP") => true,
+        _ => error.clone().into_server_errors().is_some_and(|errors| {
+            errors.iter().any(|(_, error)| missing(error.code(), error.details()))
+        }),
+    }
+}

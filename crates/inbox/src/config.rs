@@ -1,0 +1,239 @@
+//! Options as they are written, and the configuration that they make once every value is checked.
+
+use std::time::Duration;
+
+use outflow_event::EntryId;
+
+use crate::error::ConfigError;
+
+/// Where a consumer that has no stored position begins to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Start {
+    /// The first entry that the stream still holds.
+    #[default]
+    Beginning,
+    /// Entries added from now on.
+    Now,
+    /// The entry after this id.
+    After(EntryId),
+}
+
+impl std::str::FromStr for Start {
+    type Err = ConfigError;
+
+    /// Reads `beginning`, `now` or an entry id.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "beginning" => Ok(Self::Beginning),
+            "now" => Ok(Self::Now),
+            id => id.parse().map(Self::After).map_err(|_| ConfigError {
+                key: "from",
+                value: format!("\"{id}\""),
+                allowed: "expected \"beginning\", \"now\" or an entry id such as 1526919030474-55",
+            }),
+        }
+    }
+}
+
+/// Options of a consumer, not checked yet. Start from `Default`.
+#[derive(Debug, Clone)]
+pub struct ConsumerOptions {
+    /// The projection: the unit of deduplication, and the name of the group in Redis.
+    pub consumer_id: String,
+    /// This process: the name in the group's pending list. Keep it over restarts, and give every
+    /// process of one consumer another one.
+    pub worker: String,
+    /// Redis, for example `redis://:password@127.0.0.1:6379/0`.
+    pub redis_url: String,
+    /// Keys of the streams to read (`StreamNaming::keys` of the event crate).
+    pub streams: Vec<String>,
+    /// Where to begin when neither the database nor Redis knows the consumer.
+    pub from: Start,
+    /// Most entries of one transaction.
+    pub batch: usize,
+    /// Bytes of one transaction to aim at: large entries are read in smaller batches.
+    pub batch_bytes: usize,
+    /// How long one read waits for entries; also bounds how long a stop waits for the read.
+    pub block: Duration,
+    /// How long to wait for any other reply of Redis, and beyond `block` for that of a read.
+    pub response_timeout: Duration,
+    /// How often to look for entries that other workers left pending.
+    pub claim_interval: Duration,
+    /// How long an entry must have been pending before it is taken from its worker: more than the
+    /// longest transaction. Correctness does not rest on it (the inbox key is the fence), work
+    /// done twice does.
+    pub claim_min_idle: Duration,
+    /// How often to measure lag and to store the position of an idle stream.
+    pub report_interval: Duration,
+    /// Longest run of one transaction; then its connection is dropped and the batch tried again.
+    pub apply_timeout: Duration,
+    /// First delay after a failure; doubles up to `retry_longest`.
+    pub retry_first: Duration,
+    /// Longest delay between two attempts.
+    pub retry_longest: Duration,
+    /// How long a stop may take to finish what was read.
+    pub stop_timeout: Duration,
+}
+
+impl Default for ConsumerOptions {
+    fn default() -> Self {
+        Self {
+            consumer_id: String::new(),
+            worker: "worker-1".to_owned(),
+            redis_url: "redis://127.0.0.1:6379/0".to_owned(),
+            streams: Vec::new(),
+            from: Start::Beginning,
+            batch: 1_000,
+            batch_bytes: 16 << 20,
+            block: Duration::from_secs(2),
+            response_timeout: Duration::from_secs(5),
+            claim_interval: Duration::from_secs(5),
+            claim_min_idle: Duration::from_secs(60),
+            report_interval: Duration::from_secs(1),
+            apply_timeout: Duration::from_secs(300),
+            retry_first: Duration::from_millis(100),
+            retry_longest: Duration::from_secs(5),
+            stop_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+impl ConsumerOptions {
+    /// Checks every value.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the key, its value and what is allowed.
+    pub fn validate(mut self) -> Result<ConsumerConfig, ConfigError> {
+        name("consumer_id", &self.consumer_id)?;
+        name("worker", &self.worker)?;
+        if redis::parse_redis_url(&self.redis_url).is_none() {
+            // the value may hold a password
+            let value = "(hidden)".to_owned();
+            let allowed = "expected a URL such as redis://127.0.0.1:6379/0";
+            return Err(ConfigError { key: "redis_url", value, allowed });
+        }
+        let value = format!("{:?}", self.streams);
+        self.streams.sort_unstable();
+        let all = self.streams.len();
+        self.streams.dedup();
+        if all == 0 || self.streams.len() != all || self.streams.iter().any(|key| !is_text(key)) {
+            let allowed = "expected at least one key, none of them empty, none twice";
+            return Err(ConfigError { key: "streams", value, allowed });
+        }
+        range("batch", self.batch, 1, 10_000, "expected 1 to 10000 entries")?;
+        range("batch_bytes", self.batch_bytes, 1 << 10, 512 << 20, "expected 1 KiB to 512 MiB")?;
+        let ms = Duration::from_millis;
+        let times = [
+            ("block", self.block, ms(1), ms(60_000), "expected 1ms to 1min"),
+            (
+                "response_timeout",
+                self.response_timeout,
+                ms(100),
+                ms(60_000),
+                "expected 100ms to 1min",
+            ),
+            ("claim_interval", self.claim_interval, ms(10), ms(3_600_000), "expected 10ms to 1h"),
+            ("claim_min_idle", self.claim_min_idle, ms(1), ms(86_400_000), "expected 1ms to 1d"),
+            ("report_interval", self.report_interval, ms(10), ms(60_000), "expected 10ms to 1min"),
+            ("apply_timeout", self.apply_timeout, ms(100), ms(86_400_000), "expected 100ms to 1d"),
+            ("retry_first", self.retry_first, ms(1), ms(60_000), "expected 1ms to 1min"),
+            (
+                "retry_longest",
+                self.retry_longest,
+                self.retry_first,
+                ms(600_000),
+                "expected retry_first to 10min",
+            ),
+            ("stop_timeout", self.stop_timeout, ms(10), ms(3_600_000), "expected 10ms to 1h"),
+        ];
+        for (key, value, least, most, allowed) in times {
+            if value < least || value > most {
+                return Err(ConfigError { key, value: format!("{value:?}"), allowed });
+            }
+        }
+        Ok(ConsumerConfig(self))
+    }
+}
+
+/// The checked configuration of a consumer; made by [`ConsumerOptions::validate`].
+#[derive(Debug, Clone)]
+pub struct ConsumerConfig(ConsumerOptions);
+
+impl std::ops::Deref for ConsumerConfig {
+    type Target = ConsumerOptions;
+
+    fn deref(&self) -> &ConsumerOptions {
+        &self.0
+    }
+}
+
+fn is_text(text: &str) -> bool {
+    !text.is_empty() && !text.contains('\0')
+}
+
+fn name(key: &'static str, value: &str) -> Result<(), ConfigError> {
+    if is_text(value) && value.len() <= 200 {
+        return Ok(());
+    }
+    let allowed = "expected 1 to 200 bytes of text";
+    Err(ConfigError { key, value: format!("{value:?}"), allowed })
+}
+
+fn range(
+    key: &'static str,
+    value: usize,
+    least: usize,
+    most: usize,
+    allowed: &'static str,
+) -> Result<(), ConfigError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(ConfigError { key, value: value.to_string(), allowed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> ConsumerOptions {
+        ConsumerOptions {
+            consumer_id: "accounting".to_owned(),
+            streams: vec!["outflow:b".to_owned(), "outflow:a".to_owned()],
+            ..ConsumerOptions::default()
+        }
+    }
+
+    #[test]
+    fn the_defaults_need_only_a_consumer_and_streams() {
+        let config = options().validate().unwrap();
+        assert_eq!(config.streams, ["outflow:a", "outflow:b"]);
+        assert_eq!(ConsumerOptions::default().validate().unwrap_err().key, "consumer_id");
+    }
+
+    #[test]
+    fn a_bad_value_is_named_with_what_is_allowed() {
+        let error = ConsumerOptions { batch: 0, ..options() }.validate().unwrap_err();
+        assert_eq!(error.to_string(), "batch = 0: expected 1 to 10000 entries");
+        let twice = ConsumerOptions { streams: vec!["a".into(), "a".into()], ..options() };
+        assert_eq!(twice.validate().unwrap_err().key, "streams");
+        let longest = ConsumerOptions { retry_longest: Duration::ZERO, ..options() };
+        assert_eq!(longest.validate().unwrap_err().key, "retry_longest");
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let redis_url = "http://:secret@host".to_owned();
+        let error = ConsumerOptions { redis_url, ..options() }.validate().unwrap_err();
+        assert_eq!(error.key, "redis_url");
+        assert!(!error.to_string().contains("secret"));
+    }
+
+    #[test]
+    fn a_start_is_a_word_or_an_id() {
+        assert_eq!("beginning".parse(), Ok(Start::Beginning));
+        assert_eq!("now".parse(), Ok(Start::Now));
+        assert_eq!("5-1".parse(), Ok(Start::After(EntryId { major: 5, minor: 1 })));
+        assert_eq!("$".parse::<Start>().unwrap_err().key, "from");
+    }
+}

@@ -1,0 +1,165 @@
+//! Entries on their way through the consumer: delivered, batched, and remembered until acknowledged.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use outflow_event::{Entry, EntryId};
+
+use crate::json::is_jsonb;
+
+/// Longest event id: it must fit an index row (a third of a page) together with the consumer's id.
+const MAX_EVENT_ID: usize = 2_000;
+
+/// An event as one entry of one stream delivered it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivery {
+    /// Key of the stream.
+    pub stream: Arc<str>,
+    /// The entry.
+    pub entry: Entry,
+    form: PayloadForm,
+    /// Place in its batch: the order in which the streams held the entries.
+    pub(crate) ordinal: usize,
+}
+
+/// How a payload is stored and compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PayloadForm {
+    /// SQL NULL at the source.
+    Absent,
+    /// Valid input of `jsonb`.
+    Json,
+    /// Text that a column of type `text` can hold.
+    Text,
+    /// Anything else.
+    Bytes,
+}
+
+impl Delivery {
+    /// The delivery of `entry` by `stream`.
+    #[must_use]
+    pub fn new(stream: Arc<str>, entry: Entry) -> Self {
+        let form = match entry.event.payload.as_deref().map(std::str::from_utf8) {
+            None => PayloadForm::Absent,
+            Some(Ok(text)) if is_jsonb(text) => PayloadForm::Json,
+            Some(Ok(text)) if !text.contains('\0') => PayloadForm::Text,
+            Some(_) => PayloadForm::Bytes,
+        };
+        Self { stream, entry, form, ordinal: 0 }
+    }
+
+    /// The payload where `jsonb` can hold it.
+    #[must_use]
+    pub fn payload_json(&self) -> Option<&str> {
+        if self.form == PayloadForm::Json { self.utf8() } else { None }
+    }
+
+    /// The payload where it is text that PostgreSQL can hold (JSON included).
+    #[must_use]
+    pub fn payload_text(&self) -> Option<&str> {
+        match self.form {
+            PayloadForm::Json | PayloadForm::Text => self.utf8(),
+            PayloadForm::Absent | PayloadForm::Bytes => None,
+        }
+    }
+
+    /// The payload's bytes where `jsonb` cannot hold it.
+    pub(crate) fn payload_raw(&self) -> Option<&[u8]> {
+        match self.form {
+            PayloadForm::Absent | PayloadForm::Json => None,
+            PayloadForm::Text | PayloadForm::Bytes => self.entry.event.payload.as_deref(),
+        }
+    }
+
+    /// The server refused the payload as `jsonb`, whatever this side thinks of it.
+    pub(crate) fn not_jsonb(&mut self) {
+        if self.form == PayloadForm::Json {
+            self.form = PayloadForm::Text;
+        }
+    }
+
+    fn utf8(&self) -> Option<&str> {
+        self.entry.event.payload.as_deref().and_then(|bytes| std::str::from_utf8(bytes).ok())
+    }
+}
+
+/// Why an entry that decodes cannot be stored all the same, or `None`.
+pub(crate) fn unstorable(entry: &Entry) -> Option<String> {
+    let event = &entry.event;
+    let texts = [
+        ("event_id", Some(&event.event_id)),
+        ("aggregate_type", Some(&event.aggregate_type)),
+        ("aggregate_id", Some(&event.aggregate_id)),
+        ("event_type", Some(&event.event_type)),
+        ("headers", event.headers.as_ref()),
+        ("created_at", event.created_at.as_ref()),
+    ];
+    for (name, text) in texts {
+        if text.is_some_and(|text| text.contains('\0')) {
+            return Some(format!(
+                "field `{name}` holds a NUL byte, which no text in PostgreSQL can"
+            ));
+        }
+    }
+    (event.event_id.len() > MAX_EVENT_ID).then(|| {
+        format!("field `event_id` has {} bytes: at most {MAX_EVENT_ID}", event.event_id.len())
+    })
+}
+
+/// An entry that is no event of ours.
+#[derive(Debug, Clone)]
+pub(crate) struct MalformedEntry {
+    pub(crate) stream: usize,
+    pub(crate) id: EntryId,
+    /// Name, value, name, value, ...
+    pub(crate) raw: Vec<Vec<u8>>,
+    pub(crate) reason: String,
+}
+
+/// Entry ids of one stream (by its index in the configuration).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StreamIds {
+    pub(crate) stream: usize,
+    /// Ascending.
+    pub(crate) ids: Vec<EntryId>,
+}
+
+/// What one transaction applies and one XACK acknowledges.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    /// In stream order.
+    pub(crate) deliveries: Vec<Delivery>,
+    pub(crate) malformed: Vec<MalformedEntry>,
+    /// Everything to acknowledge: deliveries, malformed entries and those that vanished.
+    pub(crate) ids: Arc<Vec<StreamIds>>,
+}
+
+impl Batch {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ids.iter().all(|stream| stream.ids.is_empty())
+    }
+}
+
+/// Entries that were read and not acknowledged yet, so that reading the pending list again does not
+/// hand them out twice.
+#[derive(Debug, Default)]
+pub(crate) struct InFlight(Mutex<Vec<Arc<Vec<StreamIds>>>>);
+
+impl InFlight {
+    pub(crate) fn add(&self, ids: Arc<Vec<StreamIds>>) {
+        self.lock().push(ids);
+    }
+
+    pub(crate) fn remove(&self, ids: &Arc<Vec<StreamIds>>) {
+        self.lock().retain(|held| !Arc::ptr_eq(held, ids));
+    }
+
+    pub(crate) fn contains(&self, stream: usize, id: EntryId) -> bool {
+        let holds = |held: &StreamIds| held.stream == stream && held.ids.binary_search(&id).is_ok();
+        self.lock().iter().any(|batch| batch.iter().any(holds))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Vec<StreamIds>>>> {
+        // the list is whole at every moment, whoever panicked
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,115 @@
+//! What can end a consumer, and what to do about it.
+
+use std::fmt;
+
+/// Whether trying again can help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// The surroundings failed (a server, a network): the same work can succeed later.
+    Transient,
+    /// Nothing changes until a person acts on what the error says.
+    Fatal,
+}
+
+/// Why a consumer could not start or had to stop.
+///
+/// A running consumer waits out whatever is [`Retry::Transient`] by itself, so that what
+/// [`Consumer::run`](crate::Consumer::run) returns is fatal: fix what the message names, then start
+/// again. Nothing is lost by it, unacknowledged entries stay pending.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A configuration value is not allowed.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Redis refused a command, or cannot be reached.
+    #[error("redis: {source}{}", Advice(.advice))]
+    Redis {
+        /// What Redis or the network said.
+        source: redis::RedisError,
+        /// What to do, where waiting does not help.
+        advice: Option<&'static str>,
+    },
+    /// The database refused the inbox's own statements, or cannot be reached.
+    #[error("database: {}{}", Chain(.source.as_ref()), Advice(.advice))]
+    Database {
+        /// What the database or the network said.
+        source: Box<dyn std::error::Error + Send + Sync>,
+        /// What to do, where waiting does not help.
+        advice: Option<&'static str>,
+    },
+    /// The projection cannot be used as it is.
+    #[error(transparent)]
+    Projection(#[from] crate::projection::ProjectionError),
+    /// One of the consumer's own tasks panicked.
+    #[error(
+        "the consumer's {0} panicked: this is a bug, and nothing was acknowledged that was not committed"
+    )]
+    Panicked(&'static str),
+}
+
+impl Error {
+    /// Whether trying again can help.
+    #[must_use]
+    pub fn retry(&self) -> Retry {
+        match self {
+            Self::Redis { advice: None, .. } | Self::Database { advice: None, .. } => {
+                Retry::Transient
+            }
+            Self::Redis { .. }
+            | Self::Database { .. }
+            | Self::Config(_)
+            | Self::Projection(_)
+            | Self::Panicked(_) => Retry::Fatal,
+        }
+    }
+}
+
+/// A configuration value that is not allowed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key} = {value}: {allowed}")]
+pub struct ConfigError {
+    /// The key, as [`ConsumerOptions`](crate::ConsumerOptions) names it.
+    pub key: &'static str,
+    /// The value that was given.
+    pub value: String,
+    /// What is allowed.
+    pub allowed: &'static str,
+}
+
+struct Advice<'a>(&'a Option<&'static str>);
+
+impl fmt::Display for Advice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(advice) => write!(f, ": {advice}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// An error with everything that caused it: the outer message alone is often just "db error".
+pub(crate) struct Chain<'a>(pub(crate) &'a (dyn std::error::Error + 'static));
+
+impl<'a> Chain<'a> {
+    pub(crate) fn new(error: &'a (dyn std::error::Error + 'static)) -> Self {
+        Self(error)
+    }
+}
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut last = self.0.to_string();
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            let text = error.to_string();
+            if !last.ends_with(&text) {
+                write!(f, ": {text}")?;
+            }
+            last = text;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,83 @@
+//! Names of the metrics, and the handles that the loop counts with.
+//!
+//! Labels: `consumer` (the consumer's id) and `component` (`reader`, `applier`, `acker`), nothing
+//! that grows with the traffic.
+
+use metrics::{Counter, Gauge, Histogram};
+
+/// Events that had their effect on the projection.
+pub const APPLIED_TOTAL: &str = "outflow_events_applied_total";
+/// Deliveries of events that had been applied before, with the same payload.
+pub const DUPLICATES_TOTAL: &str = "outflow_duplicates_total";
+/// Deliveries of a known event id with another payload.
+pub const CONFLICTS_TOTAL: &str = "outflow_conflicts_total";
+/// Entries that are not events of outflow and became dead letters.
+pub const MALFORMED_TOTAL: &str = "outflow_entries_malformed_total";
+/// Entries that were trimmed or deleted while they were pending: lost before they were applied.
+pub const LOST_TOTAL: &str = "outflow_entries_lost_total";
+/// Entries taken over from other workers.
+pub const CLAIMED_TOTAL: &str = "outflow_entries_claimed_total";
+/// Entries acknowledged to Redis.
+pub const ACKNOWLEDGED_TOTAL: &str = "outflow_entries_acknowledged_total";
+/// Acknowledged entries that Redis did not hold as pending any more.
+pub const ACK_UNKNOWN_TOTAL: &str = "outflow_acks_unknown_total";
+/// Transactions that were tried again, for whatever reason.
+pub const RETRIES_TOTAL: &str = "outflow_apply_retries_total";
+/// Groups that had vanished and were rebuilt at the stored position.
+pub const GROUPS_REBUILT_TOTAL: &str = "outflow_groups_rebuilt_total";
+/// Entries that the group has not delivered yet, plus those pending.
+pub const LAG_ENTRIES: &str = "outflow_consumer_lag_entries";
+/// Age of the newest applied event at the moment of its commit, from its own commit time.
+pub const APPLY_DELAY_SECONDS: &str = "outflow_apply_delay_seconds";
+/// Duration of a batch's transaction, begin to commit.
+pub const TRANSACTION_SECONDS: &str = "outflow_apply_transaction_seconds";
+/// 1 while the component stands still (`component` says which), else 0.
+pub const WAITING: &str = "outflow_consumer_waiting";
+
+/// The handles of one consumer, resolved once.
+pub(crate) struct Metrics {
+    pub(crate) applied: Counter,
+    pub(crate) duplicates: Counter,
+    pub(crate) conflicts: Counter,
+    pub(crate) malformed: Counter,
+    pub(crate) lost: Counter,
+    pub(crate) claimed: Counter,
+    pub(crate) acknowledged: Counter,
+    pub(crate) ack_unknown: Counter,
+    pub(crate) retries: Counter,
+    pub(crate) groups_rebuilt: Counter,
+    pub(crate) lag: Gauge,
+    pub(crate) delay: Histogram,
+    pub(crate) transaction: Histogram,
+    consumer: String,
+}
+
+impl Metrics {
+    pub(crate) fn new(consumer_id: &str) -> Self {
+        let counter = |name| metrics::counter!(name, "consumer" => consumer_id.to_owned());
+        let histogram = |name| metrics::histogram!(name, "consumer" => consumer_id.to_owned());
+        Self {
+            applied: counter(APPLIED_TOTAL),
+            duplicates: counter(DUPLICATES_TOTAL),
+            conflicts: counter(CONFLICTS_TOTAL),
+            malformed: counter(MALFORMED_TOTAL),
+            lost: counter(LOST_TOTAL),
+            claimed: counter(CLAIMED_TOTAL),
+            acknowledged: counter(ACKNOWLEDGED_TOTAL),
+            ack_unknown: counter(ACK_UNKNOWN_TOTAL),
+            retries: counter(RETRIES_TOTAL),
+            groups_rebuilt: counter(GROUPS_REBUILT_TOTAL),
+            lag: metrics::gauge!(LAG_ENTRIES, "consumer" => consumer_id.to_owned()),
+            delay: histogram(APPLY_DELAY_SECONDS),
+            transaction: histogram(TRANSACTION_SECONDS),
+            consumer: consumer_id.to_owned(),
+        }
+    }
+
+    pub(crate) fn waiting(&self, component: &'static str, waiting: bool) {
+        let gauge = metrics::gauge!(
+            WAITING, "consumer" => self.consumer.clone(), "component" => component
+        );
+        gauge.set(f64::from(u8::from(waiting)));
+    }
+}

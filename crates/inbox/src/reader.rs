@@ -1,0 +1,363 @@
+//! Reads batches: own pending entries first, then new ones, and from time to time what other
+//! workers left behind.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outflow_event::{EntryId, entry};
+use redis::aio::MultiplexedConnection;
+use redis::{RedisResult, Value};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::broker::{self, Broker, Verdict};
+use crate::config::ConsumerConfig;
+use crate::consumer::Shared;
+use crate::database::Connect;
+use crate::delivery::{Batch, Delivery, MalformedEntry, StreamIds, unstorable};
+use crate::error::Error;
+use crate::groups;
+use crate::pace::Pace;
+use crate::reply::{self, Record};
+use crate::status::Component;
+
+/// Entries read from each stream, by its index.
+type Read = Vec<(usize, Vec<Record>)>;
+
+pub(crate) struct Reader {
+    shared: Arc<Shared>,
+    broker: Broker,
+    connect: Connect,
+    batches: mpsc::Sender<Batch>,
+    stop: CancellationToken,
+    pace: Pace,
+    claim: Claim,
+}
+
+/// Where the round over the pending lists of all streams stands.
+struct Claim {
+    due: Instant,
+    /// `None` between two rounds.
+    at: Option<(usize, EntryId)>,
+}
+
+/// Why a connection's reading ended.
+enum End {
+    /// Stop was asked for, or nobody takes batches any more.
+    Stopped,
+    Failed(Error),
+    /// Redis knows the stream or the group no longer.
+    GroupGone(Error),
+}
+
+impl From<redis::RedisError> for End {
+    fn from(error: redis::RedisError) -> Self {
+        match broker::verdict(&error) {
+            Verdict::GroupGone => Self::GroupGone(broker::failed(error)),
+            Verdict::Reconnect | Verdict::Fatal(_) => Self::Failed(broker::failed(error)),
+        }
+    }
+}
+
+impl From<Error> for End {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Reader {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        broker: Broker,
+        connect: Connect,
+        batches: mpsc::Sender<Batch>,
+        stop: CancellationToken,
+    ) -> Self {
+        let config = &shared.config;
+        let pace = Pace::new(config.batch, config.batch_bytes, config.streams.len());
+        let claim = Claim { due: Instant::now() + config.claim_interval, at: None };
+        Self { shared, broker, connect, batches, stop, pace, claim }
+    }
+
+    fn config(&self) -> &ConsumerConfig {
+        &self.shared.config
+    }
+
+    /// Reads until it is stopped. Returns an error only if waiting cannot help.
+    pub(crate) async fn run(mut self) -> Result<(), Error> {
+        let mut backoff = Backoff::new(self.config().retry_first, self.config().retry_longest);
+        while !self.stop.is_cancelled() {
+            let began = Instant::now();
+            let end = match self.read_on_one_connection().await {
+                Ok(never) => match never {},
+                Err(end) => end,
+            };
+            if began.elapsed() > self.config().retry_longest {
+                backoff.reset();
+            }
+            let error = match end {
+                End::Stopped => break,
+                End::Failed(error) => error.transient()?,
+                End::GroupGone(error) => error,
+            };
+            self.shared.board.waiting(Component::Reader, &error.to_string());
+            tokio::select! {
+                () = tokio::time::sleep(backoff.next()) => {}
+                () = self.stop.cancelled() => break,
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_on_one_connection(&mut self) -> Result<std::convert::Infallible, End> {
+        let mut redis = self.until_stopped(self.broker.connect(self.config().block)).await??;
+        let resume = {
+            let rebuilt = |_: &str| self.shared.board.metrics.groups_rebuilt.increment(1);
+            let ensured = groups::ensure(self.config(), &self.connect, &mut redis, rebuilt);
+            self.until_stopped(ensured).await??
+        };
+        self.shared.raise_resume(&resume);
+        // a connection that was lost may have taken replies with it: what they held is pending
+        self.read_history(&mut redis).await?;
+        let client_id = redis::cmd("CLIENT").arg("ID").query_async(&mut redis).await.ok();
+        self.shared.board.moving(Component::Reader);
+        loop {
+            let permit = self.room().await?;
+            let read = match self.next_claim() {
+                Some((stream, cursor)) => self.claim(&mut redis, stream, cursor).await?,
+                None => self.read_new(&mut redis, client_id).await?,
+            };
+            let batch = self.batch(&mut redis, read).await?;
+            self.send(permit, batch);
+            if self.stop.is_cancelled() {
+                return Err(End::Stopped);
+            }
+        }
+    }
+
+    /// Everything that this worker was given and has not acknowledged, page by page.
+    async fn read_history(&mut self, redis: &mut MultiplexedConnection) -> Result<(), End> {
+        for stream in 0..self.config().streams.len() {
+            let mut cursor = EntryId::ZERO;
+            loop {
+                let permit = self.room().await?;
+                let Some(key) = self.config().streams.get(stream) else { break };
+                let mut command = self.xreadgroup();
+                command.arg("STREAMS").arg(key).arg(cursor.to_string());
+                let records = self.by_index(command.query_async(redis).await?)?;
+                let Some(last) = records.iter().flat_map(|(_, records)| records).last() else {
+                    break;
+                };
+                cursor = last.id;
+                let batch = self.batch(&mut *redis, records).await?;
+                self.send(permit, batch);
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_new(
+        &self,
+        redis: &mut MultiplexedConnection,
+        client_id: Option<i64>,
+    ) -> Result<Read, End> {
+        let until_claim = self.claim.due.saturating_duration_since(Instant::now());
+        // BLOCK 0 would wait for ever
+        let block = self.config().block.min(until_claim).max(Duration::from_millis(1));
+        let mut command = self.xreadgroup();
+        command.arg("BLOCK").arg(u64::try_from(block.as_millis()).unwrap_or(u64::MAX));
+        command.arg("STREAMS").arg(&self.config().streams);
+        for _ in &self.config().streams {
+            command.arg(">");
+        }
+        let reply = command.query_async(redis);
+        tokio::pin!(reply);
+        let reply: RedisResult<Value> = tokio::select! {
+            biased;
+            reply = &mut reply => reply,
+            () = self.stop.cancelled() => {
+                // the reply is waited for: entries in it are applied, not left pending
+                tokio::join!(reply, self.unblock(client_id)).0
+            }
+        };
+        fail::fail_point!("inbox::after_read");
+        self.by_index(reply?)
+    }
+
+    /// Ends the blocking read from another connection; where that is not possible, the read ends
+    /// by itself after `block`.
+    async fn unblock(&self, client_id: Option<i64>) {
+        let Some(client_id) = client_id else { return };
+        let Ok(mut redis) = self.broker.connect(Duration::ZERO).await else { return };
+        let mut command = redis::cmd("CLIENT");
+        command.arg("UNBLOCK").arg(client_id);
+        if let Err(error) = command.exec_async(&mut redis).await {
+            tracing::debug!("the blocking read ends by itself: {error}");
+        }
+    }
+
+    /// Which pending list to look at now, if it is time.
+    fn next_claim(&mut self) -> Option<(usize, EntryId)> {
+        if self.claim.at.is_none() && Instant::now() >= self.claim.due {
+            self.claim.at = Some((0, EntryId::ZERO));
+        }
+        self.claim.at
+    }
+
+    async fn claim(
+        &mut self,
+        redis: &mut MultiplexedConnection,
+        stream: usize,
+        cursor: EntryId,
+    ) -> Result<Read, End> {
+        let config = self.config();
+        let Some(key) = config.streams.get(stream) else { return Ok(Vec::new()) };
+        let mut command = redis::cmd("XAUTOCLAIM");
+        command.arg(key).arg(&config.consumer_id).arg(&config.worker);
+        command.arg(u64::try_from(config.claim_min_idle.as_millis()).unwrap_or(u64::MAX));
+        command.arg(cursor.to_string()).arg("COUNT").arg(self.pace.count());
+        let claimed = reply::claimed(command.query_async(redis).await?)?;
+        let streams = config.streams.len();
+        self.claim.at = if claimed.cursor != EntryId::ZERO {
+            Some((stream, claimed.cursor))
+        } else if stream + 1 < streams {
+            Some((stream + 1, EntryId::ZERO))
+        } else {
+            self.claim.due = Instant::now() + self.config().claim_interval;
+            None
+        };
+        let lost = claimed.deleted.iter().map(|id| Record { id: *id, fields: None });
+        let mut records: Vec<Record> = claimed.records.into_iter().chain(lost).collect();
+        records.retain(|record| !self.shared.in_flight.contains(stream, record.id));
+        records.sort_unstable_by_key(|record| record.id);
+        if !records.is_empty() {
+            let number = u64::try_from(records.len()).unwrap_or(u64::MAX);
+            tracing::info!(
+                stream = self.config().streams.get(stream),
+                entries = number,
+                "took over entries that were pending for longer than claim_min_idle"
+            );
+            self.shared.board.metrics.claimed.increment(number);
+            self.shared.board.count(|counts| counts.claimed += number);
+        }
+        Ok(vec![(stream, records)])
+    }
+
+    fn xreadgroup(&self) -> redis::Cmd {
+        let mut command = redis::cmd("XREADGROUP");
+        command.arg("GROUP").arg(&self.config().consumer_id).arg(&self.config().worker);
+        command.arg("COUNT").arg(self.pace.count());
+        command
+    }
+
+    fn by_index(&self, reply: Value) -> Result<Read, End> {
+        let index = |key: &[u8]| {
+            let found = self.config().streams.iter().position(|stream| stream.as_bytes() == key);
+            found.ok_or_else(|| reply::unexpected("XREADGROUP"))
+        };
+        let read = reply::read(reply)?;
+        Ok(read
+            .into_iter()
+            .map(|(key, records)| Ok((index(&key)?, records)))
+            .collect::<RedisResult<_>>()?)
+    }
+
+    /// Makes a batch of what was read, leaving out what is in work already.
+    async fn batch(&mut self, redis: &mut MultiplexedConnection, read: Read) -> Result<Batch, End> {
+        let mut batch = Batch::default();
+        let mut all_ids = Vec::with_capacity(read.len());
+        let mut bytes = 0;
+        let mut lost = Vec::new();
+        for (stream, records) in read {
+            let Some(key) = self.shared.streams.get(stream) else { continue };
+            let mut ids = Vec::with_capacity(records.len());
+            for Record { id, fields } in records {
+                if self.shared.in_flight.contains(stream, id) {
+                    continue;
+                }
+                ids.push(id);
+                let Some(fields) = fields else {
+                    lost.push(id);
+                    continue;
+                };
+                bytes += fields.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+                match decode(stream, id, fields) {
+                    Ok(entry) => {
+                        let mut delivery = Delivery::new(key.clone(), entry);
+                        delivery.ordinal = batch.deliveries.len();
+                        batch.deliveries.push(delivery);
+                    }
+                    Err(malformed) => batch.malformed.push(malformed),
+                }
+            }
+            if !lost.is_empty() {
+                self.report_lost(key, &lost);
+                lost.clear();
+            }
+            if !ids.is_empty() {
+                all_ids.push(StreamIds { stream, ids });
+            }
+        }
+        self.pace.seen(batch.deliveries.len(), bytes);
+        batch.ids = Arc::new(all_ids);
+        if !batch.malformed.is_empty() {
+            broker::read_raw(redis, &self.config().streams, &mut batch.malformed).await?;
+        }
+        Ok(batch)
+    }
+
+    fn report_lost(&self, stream: &str, lost: &[EntryId]) {
+        const SHOWN: usize = 20;
+        let ids: Vec<_> = lost.iter().take(SHOWN).map(ToString::to_string).collect();
+        tracing::warn!(
+            stream,
+            entries = lost.len(),
+            "entries were trimmed or deleted before they were applied: {}{}; publish them again from the outbox",
+            ids.join(" "),
+            if lost.len() > SHOWN { " ..." } else { "" }
+        );
+        let number = u64::try_from(lost.len()).unwrap_or(u64::MAX);
+        self.shared.board.metrics.lost.increment(number);
+        self.shared.board.count(|counts| counts.lost += number);
+    }
+
+    /// Waits until the applier can take another batch: only then is it read.
+    async fn room(&self) -> Result<mpsc::OwnedPermit<Batch>, End> {
+        let permit = self.until_stopped(self.batches.clone().reserve_owned()).await?;
+        permit.map_err(|_| End::Stopped)
+    }
+
+    fn send(&self, permit: mpsc::OwnedPermit<Batch>, batch: Batch) {
+        if batch.is_empty() {
+            return;
+        }
+        self.shared.in_flight.add(batch.ids.clone());
+        permit.send(batch);
+    }
+
+    async fn until_stopped<T>(&self, work: impl Future<Output = T>) -> Result<T, End> {
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => Err(End::Stopped),
+            done = work => Ok(done),
+        }
+    }
+}
+
+/// Decodes an entry.
+fn decode(
+    stream: usize,
+    id: EntryId,
+    fields: Vec<(Vec<u8>, Vec<u8>)>,
+) -> Result<outflow_event::Entry, MalformedEntry> {
+    let reason = match entry::decode(id, fields) {
+        Ok(entry) => match unstorable(&entry) {
+            None => return Ok(entry),
+            Some(reason) => reason,
+        },
+        Err(malformed) => malformed.to_string(),
+    };
+    // decoding consumed the fields: the rare entry is read again, instead of copying every one
+    Err(MalformedEntry { stream, id, raw: Vec::new(), reason })
+}

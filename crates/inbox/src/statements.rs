@@ -1,0 +1,262 @@
+//! The inbox's own SQL, prepared once per connection.
+//!
+//! A batch needs one statement: INSERT .. ON CONFLICT DO NOTHING tells which events are fresh, and
+//! an answer of one row is enough to say "all of them". Only when some were not inserted a second
+//! one tells duplicates from conflicts. It has to be a second one: the row that stood in the way may
+//! have been committed after the first one's snapshot was taken, by another worker that the INSERT
+//! waited for, and then only a later snapshot sees it (PostgreSQL documentation, section
+//! "Read Committed Isolation Level").
+
+use outflow_event::EntryId;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Error, Row, Statement, Transaction};
+
+use crate::delivery::{Delivery, MalformedEntry};
+
+const INSERT: &str = "\
+WITH inserted AS (
+    INSERT INTO outflow.inbox (consumer_id, event_id, aggregate_type, aggregate_id, seq, event_type,
+                               payload, payload_raw, position, stream, entry_id)
+    SELECT $1::text, event_id, aggregate_type, aggregate_id, seq, event_type,
+           payload::jsonb, payload_raw, position, stream, entry_id
+    FROM unnest($2::text[], $3::text[], $4::text[], $5::int8[], $6::text[], $7::text[], $8::bytea[],
+                $9::text[], $10::text[], $11::text[])
+         AS event (event_id, aggregate_type, aggregate_id, seq, event_type, payload, payload_raw,
+                   position, stream, entry_id)
+    ON CONFLICT (consumer_id, event_id) DO NOTHING
+    RETURNING event_id
+)
+SELECT count(*) AS fresh,
+       CASE WHEN count(*) < cardinality($2::text[]) THEN array_agg(event_id) END AS fresh_ids,
+       pg_current_xact_id()::text AS transaction_id
+FROM inserted";
+
+const JUDGE: &str = "\
+WITH judged AS (
+    SELECT event.*, known.stream AS applied_stream, known.entry_id AS applied_entry_id,
+           known.payload AS applied_payload, known.payload_raw AS applied_payload_raw, known.applied_at,
+           known.payload IS NOT DISTINCT FROM event.payload::jsonb
+               AND known.payload_raw IS NOT DISTINCT FROM event.payload_raw AS same
+    FROM unnest($2::int8[], $3::text[], $4::text[], $5::text[], $6::int8[], $7::text[], $8::text[],
+                $9::bytea[], $10::text[], $11::text[], $12::text[], $13::text[])
+         AS event (ordinal, event_id, aggregate_type, aggregate_id, seq, event_type, payload,
+                   payload_raw, headers, position, stream, entry_id)
+    JOIN outflow.inbox AS known ON known.consumer_id = $1::text AND known.event_id = event.event_id
+), stored AS (
+    INSERT INTO outflow.conflict (consumer_id, event_id, stream, entry_id, aggregate_type, aggregate_id,
+                                  seq, event_type, payload, payload_raw, headers, position,
+                                  applied_stream, applied_entry_id, applied_payload,
+                                  applied_payload_raw, applied_at)
+    SELECT $1::text, event_id, stream, entry_id, aggregate_type, aggregate_id, seq, event_type,
+           payload::jsonb, payload_raw, headers, position, applied_stream, applied_entry_id,
+           applied_payload, applied_payload_raw, applied_at
+    FROM judged WHERE NOT same
+    ORDER BY ordinal
+    ON CONFLICT (consumer_id, stream, entry_id) DO NOTHING
+)
+SELECT ordinal, same, applied_stream, applied_entry_id FROM judged";
+
+const DEAD_LETTER: &str = "\
+INSERT INTO outflow.dead_letter (consumer_id, stream, entry_id, raw_fields, reason)
+VALUES ($1::text, $2::text, $3::text, $4::bytea[], $5::text)
+ON CONFLICT (consumer_id, stream, entry_id) DO NOTHING";
+
+// the row is locked from here to the end of the commit: this statement comes last
+const POSITION: &str = "\
+INSERT INTO outflow.position AS known (consumer_id, stream, entry_id, resume_id)
+SELECT $1::text, stream, entry_id, resume_id
+FROM unnest($2::text[], $3::text[], $4::text[]) AS reached (stream, entry_id, resume_id)
+WHERE $5::text IS NULL OR $5 = pg_current_xact_id()::text
+ORDER BY stream
+ON CONFLICT (consumer_id, stream) DO UPDATE
+SET entry_id = CASE WHEN string_to_array(excluded.entry_id, '-')::numeric[]
+                         > string_to_array(known.entry_id, '-')::numeric[]
+                    THEN excluded.entry_id ELSE known.entry_id END,
+    resume_id = CASE WHEN string_to_array(excluded.resume_id, '-')::numeric[]
+                          > string_to_array(known.resume_id, '-')::numeric[]
+                     THEN excluded.resume_id ELSE known.resume_id END,
+    updated_at = now()";
+
+pub(crate) struct Statements {
+    insert: Statement,
+    judge: Statement,
+    dead_letter: Statement,
+    position: Statement,
+}
+
+/// What [`Statements::insert`] found.
+pub(crate) enum Fresh {
+    All,
+    /// The event ids that were inserted.
+    Only(Vec<String>),
+}
+
+/// What [`Statements::judge`] found about one delivery.
+pub(crate) struct Judged {
+    pub(crate) ordinal: usize,
+    pub(crate) same: bool,
+    pub(crate) applied_stream: String,
+    pub(crate) applied_entry_id: String,
+}
+
+impl Statements {
+    pub(crate) async fn prepare(client: &Client) -> Result<Self, Error> {
+        let (insert, judge, dead_letter, position) = futures_util::try_join!(
+            client.prepare(INSERT),
+            client.prepare(JUDGE),
+            client.prepare(DEAD_LETTER),
+            client.prepare(POSITION),
+        )?;
+        Ok(Self { insert, judge, dead_letter, position })
+    }
+
+    /// Inserts inbox rows for `deliveries`, of which none may have the event id of another, and
+    /// returns which were fresh, and the transaction's id.
+    ///
+    /// Give them in the order of their event ids: two workers with the same events then wait for
+    /// each other in one direction only.
+    pub(crate) async fn insert(
+        &self,
+        tx: &Transaction<'_>,
+        consumer_id: &str,
+        deliveries: &[&Delivery],
+    ) -> Result<(Fresh, String), Error> {
+        let columns = Columns::of(deliveries);
+        let row = tx
+            .query_one(
+                &self.insert,
+                &[
+                    &consumer_id,
+                    &columns.event_id,
+                    &columns.aggregate_type,
+                    &columns.aggregate_id,
+                    &columns.seq,
+                    &columns.event_type,
+                    &columns.payload,
+                    &columns.payload_raw,
+                    &columns.position,
+                    &columns.stream,
+                    &columns.entry_id,
+                ],
+            )
+            .await?;
+        let count: i64 = row.try_get("fresh")?;
+        let fresh = if usize::try_from(count) == Ok(deliveries.len()) {
+            Fresh::All
+        } else {
+            Fresh::Only(row.try_get::<_, Option<_>>("fresh_ids")?.unwrap_or_default())
+        };
+        Ok((fresh, row.try_get("transaction_id")?))
+    }
+
+    /// Compares `deliveries` with the inbox rows of their event ids, and stores the conflicts.
+    ///
+    /// A delivery without an inbox row is left out of the answer.
+    pub(crate) async fn judge(
+        &self,
+        tx: &Transaction<'_>,
+        consumer_id: &str,
+        deliveries: &[&Delivery],
+    ) -> Result<Vec<Judged>, Error> {
+        let columns = Columns::of(deliveries);
+        let ordinals: Vec<i64> =
+            deliveries.iter().map(|d| i64::try_from(d.ordinal).unwrap_or(i64::MAX)).collect();
+        let headers: Vec<_> = deliveries.iter().map(|d| d.entry.event.headers.as_deref()).collect();
+        let parameters: [&(dyn ToSql + Sync); 13] = [
+            &consumer_id,
+            &ordinals,
+            &columns.event_id,
+            &columns.aggregate_type,
+            &columns.aggregate_id,
+            &columns.seq,
+            &columns.event_type,
+            &columns.payload,
+            &columns.payload_raw,
+            &headers,
+            &columns.position,
+            &columns.stream,
+            &columns.entry_id,
+        ];
+        let judged = |row: &Row| {
+            Ok(Judged {
+                ordinal: usize::try_from(row.try_get::<_, i64>("ordinal")?).unwrap_or(usize::MAX),
+                same: row.try_get("same")?,
+                applied_stream: row.try_get("applied_stream")?,
+                applied_entry_id: row.try_get("applied_entry_id")?,
+            })
+        };
+        tx.query(&self.judge, &parameters).await?.iter().map(judged).collect()
+    }
+
+    /// Sets a malformed entry aside, with its raw bytes.
+    pub(crate) async fn dead_letter(
+        &self,
+        tx: &Transaction<'_>,
+        consumer_id: &str,
+        stream: &str,
+        entry: &MalformedEntry,
+    ) -> Result<(), Error> {
+        let id = entry.id.to_string();
+        tx.execute(&self.dead_letter, &[&consumer_id, &stream, &id, &entry.raw, &entry.reason])
+            .await?;
+        Ok(())
+    }
+
+    /// Moves positions forward, never back. With a `transaction_id` nothing is written unless that
+    /// is the current transaction. Returns how many rows were written.
+    pub(crate) async fn position(
+        &self,
+        client: &Client,
+        consumer_id: &str,
+        reached: &[Reached<'_>],
+        transaction_id: Option<&str>,
+    ) -> Result<u64, Error> {
+        let streams: Vec<_> = reached.iter().map(|reached| reached.stream).collect();
+        let entries: Vec<_> = reached.iter().map(|reached| reached.entry.to_string()).collect();
+        let resumes: Vec<_> = reached.iter().map(|reached| reached.resume.to_string()).collect();
+        client
+            .execute(&self.position, &[&consumer_id, &streams, &entries, &resumes, &transaction_id])
+            .await
+    }
+}
+
+/// How far a consumer has come in one stream.
+pub(crate) struct Reached<'a> {
+    pub(crate) stream: &'a str,
+    /// The highest entry applied.
+    pub(crate) entry: EntryId,
+    /// Every entry up to here is applied.
+    pub(crate) resume: EntryId,
+}
+
+/// Deliveries turned into columns, ready to be sent as arrays.
+struct Columns<'a> {
+    event_id: Vec<&'a str>,
+    aggregate_type: Vec<&'a str>,
+    aggregate_id: Vec<&'a str>,
+    seq: Vec<Option<i64>>,
+    event_type: Vec<&'a str>,
+    payload: Vec<Option<&'a str>>,
+    payload_raw: Vec<Option<&'a [u8]>>,
+    position: Vec<Option<String>>,
+    stream: Vec<&'a str>,
+    entry_id: Vec<String>,
+}
+
+impl<'a> Columns<'a> {
+    fn of(deliveries: &[&'a Delivery]) -> Self {
+        let event = |delivery: &&'a Delivery| &delivery.entry.event;
+        Self {
+            event_id: deliveries.iter().map(|d| event(d).event_id.as_str()).collect(),
+            aggregate_type: deliveries.iter().map(|d| event(d).aggregate_type.as_str()).collect(),
+            aggregate_id: deliveries.iter().map(|d| event(d).aggregate_id.as_str()).collect(),
+            seq: deliveries.iter().map(|d| event(d).seq).collect(),
+            event_type: deliveries.iter().map(|d| event(d).event_type.as_str()).collect(),
+            payload: deliveries.iter().map(|d| d.payload_json()).collect(),
+            payload_raw: deliveries.iter().map(|d| d.payload_raw()).collect(),
+            position: deliveries.iter().map(|d| d.entry.position.map(|p| p.to_string())).collect(),
+            stream: deliveries.iter().map(|d| &*d.stream).collect(),
+            entry_id: deliveries.iter().map(|d| d.entry.id.to_string()).collect(),
+        }
+    }
+}
