@@ -1,0 +1,227 @@
+//! From the acknowledged commit to the readable entry, at a steady rate.
+//!
+//! Open loop: events are due at fixed times, whatever became of the earlier ones. Each is a
+//! transaction of one INSERT, on whichever of a few connections is free. Two spans are kept for each:
+//! - from the moment the producer learns that the transaction has committed, to the moment a reader
+//!   that waits in `XREAD BLOCK` holds the entry: what outflow adds to a commit;
+//! - from the moment the event was due: that, with the commit itself and any queue before it, so that
+//!   nothing is left out when something stalls (coordinated omission).
+//!
+//! A reader may hold the entry before the producer has woken up for its acknowledgement; such a span
+//! counts as 0. Producers, reader, PostgreSQL, connector and Redis share the machine.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use hdrhistogram::Histogram;
+use tokio::sync::{Mutex, mpsc};
+use tokio_postgres::Client;
+
+use super::backlog::{AGGREGATES, MEMO, create_slot};
+use super::broker::Broker;
+use super::figure::{Figure, Target, Unit};
+use super::process::Program;
+use super::progress::Progress;
+use super::stage::{AGGREGATE_TYPE, STREAM, Stage};
+
+const SCENARIO: &str = "latency";
+/// Connections of the producer: more than the disk lets be in commit at once.
+const PRODUCERS: usize = 16;
+/// Left out at the beginning of each round.
+const WARM_UP: Duration = Duration::from_secs(2);
+/// How long the last entry may take to show up.
+const STRAGGLERS: Duration = Duration::from_secs(20);
+
+/// When things happened to one event.
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    due: Instant,
+    committed: Option<Instant>,
+    readable: Option<Instant>,
+}
+
+pub(super) async fn run(stage: &Stage, progress: &Progress) -> anyhow::Result<Vec<Figure>> {
+    let mut broker = stage.broker(false).await?;
+    broker.clear().await?;
+    let slot = stage.fresh_name();
+    create_slot(stage, &slot).await?;
+    let mut connector = stage.connector(&slot, &broker)?;
+    stage.walsender(&slot, &mut connector).await?;
+    let rounds = if stage.options.quick { 1 } else { stage.options.rounds.min(3) };
+    let mut histograms = Vec::new();
+    for round in 1..=rounds {
+        let options = &stage.options;
+        let events = u64::from(options.rate).saturating_mul(options.latency_seconds.into());
+        progress.step(format!("latency, {} events/s, round {round}", options.rate), events);
+        let times = measure(stage, &broker, &mut connector, round, events, progress).await?;
+        histograms.push(Spans::of(&times)?);
+    }
+    connector.stop().await?;
+    stage.drop_slot(&slot).await?;
+    Ok(summary(stage, &histograms))
+}
+
+/// One round: every event's times.
+async fn measure(
+    stage: &Stage,
+    broker: &Broker,
+    connector: &mut Program,
+    round: u32,
+    events: u64,
+    progress: &Progress,
+) -> anyhow::Result<Vec<Times>> {
+    let reader = read(broker, round, events)?;
+    let begin = Instant::now() + Duration::from_millis(100);
+    let gap = Duration::from_secs(1) / stage.options.rate;
+    let due = |index: u64| begin + gap.mul_f64(index as f64);
+    let mut times: Vec<Times> = (0..events)
+        .map(|index| Times { due: due(index), committed: None, readable: None })
+        .collect();
+
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let queue = Arc::new(Mutex::new(receiver));
+    let mut producers = Vec::new();
+    for _ in 0..PRODUCERS {
+        let client = stage.connect().await?;
+        producers.push(tokio::spawn(produce(client, Arc::clone(&queue), round)));
+    }
+    for index in 0..events {
+        let at = due(index);
+        if at > Instant::now() {
+            // wakes up to a millisecond late, which counts from when the event was due
+            tokio::time::sleep_until(at.into()).await;
+            progress.at(index);
+            connector.must_run()?;
+        }
+        sender.send(index).context("the producers are gone")?;
+    }
+    drop(sender);
+    for producer in producers {
+        for (index, committed) in producer.await.context("a producer is lost")?? {
+            if let Some(times) = usize::try_from(index).ok().and_then(|index| times.get_mut(index))
+            {
+                times.committed = Some(committed);
+            }
+        }
+    }
+    for (index, readable) in reader.await.context("the reader is lost")?? {
+        if let Some(times) = usize::try_from(index).ok().and_then(|index| times.get_mut(index)) {
+            times.readable = Some(readable);
+        }
+    }
+    Ok(times)
+}
+
+/// Commits the events that come out of the queue; says when it learnt of each commit.
+async fn produce(
+    client: Client,
+    queue: Arc<Mutex<mpsc::UnboundedReceiver<u64>>>,
+    round: u32,
+) -> anyhow::Result<Vec<(u64, Instant)>> {
+    let statement = client
+        .prepare(&format!(
+            "INSERT INTO outflow.outbox (event_id, aggregate_type, aggregate_id, event_type, payload) \
+             VALUES ('{round}-' || $1::bigint, '{AGGREGATE_TYPE}', 'c-' || $1 % {AGGREGATES}, 'Posted', \
+                     jsonb_build_object('journal_id', 'j-' || $1, 'consumer', 'c-' || $1 % {AGGREGATES}, \
+                                        'currency', 'EUR', 'amount', 100, 'memo', '{MEMO}'))"
+        ))
+        .await?;
+    let mut committed = Vec::new();
+    loop {
+        let next = queue.lock().await.recv().await;
+        let Some(index) = next else { return Ok(committed) };
+        let number = i64::try_from(index).context("too many events")?;
+        client.execute(&statement, &[&number]).await?;
+        committed.push((index, Instant::now()));
+    }
+}
+
+type Readable = Vec<(u64, Instant)>;
+
+/// Reads the stream from its end until all events of the round were there, on a thread of its own:
+/// nothing else of this program delays it. Says when it held each entry.
+fn read(
+    broker: &Broker,
+    round: u32,
+    events: u64,
+) -> anyhow::Result<tokio::task::JoinHandle<anyhow::Result<Readable>>> {
+    let client = redis::Client::open(broker.url())?;
+    let mut connection = client.get_connection()?;
+    let newest: redis::streams::StreamRangeReply = redis::cmd("XREVRANGE")
+        .arg(STREAM)
+        .arg("+")
+        .arg("-")
+        .arg("COUNT")
+        .arg(1)
+        .query(&mut connection)?;
+    let mut last = newest.ids.first().map_or("0-0".to_owned(), |entry| entry.id.clone());
+    let prefix = format!("{round}-");
+    Ok(tokio::task::spawn_blocking(move || {
+        let mut readable = Vec::new();
+        let mut newest = Instant::now();
+        while (readable.len() as u64) < events {
+            let reply: Option<redis::streams::StreamReadReply> = redis::cmd("XREAD")
+                .arg(&["COUNT", "1000", "BLOCK", "500", "STREAMS", STREAM, &last])
+                .query(&mut connection)?;
+            let now = Instant::now();
+            let keys = reply.map(|reply| reply.keys).unwrap_or_default();
+            for entry in keys.into_iter().flat_map(|key| key.ids) {
+                let id: Option<String> = entry.get("event_id");
+                let index = id.as_deref().and_then(|id| id.strip_prefix(&prefix)?.parse().ok());
+                readable.push((index.context("an entry of nobody's")?, now));
+                last = entry.id;
+                newest = now;
+            }
+            if newest.elapsed() > STRAGGLERS {
+                bail!("only {} of {events} events arrived", readable.len());
+            }
+        }
+        Ok(readable)
+    }))
+}
+
+/// The spans of one round, in microseconds.
+struct Spans {
+    from_commit: Histogram<u64>,
+    from_due: Histogram<u64>,
+}
+
+impl Spans {
+    fn of(times: &[Times]) -> anyhow::Result<Self> {
+        let histogram = || Histogram::new_with_bounds(1, 120_000_000, 3);
+        let (mut from_commit, mut from_due) = (histogram()?, histogram()?);
+        let begin = times.first().map(|times| times.due).context("no events")?;
+        for times in times.iter().filter(|times| times.due >= begin + WARM_UP) {
+            let (committed, readable) =
+                times.committed.zip(times.readable).context("an event did not arrive")?;
+            let micros = |since| {
+                let span = readable.saturating_duration_since(since);
+                u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+            };
+            from_commit.record(micros(committed))?;
+            from_due.record(micros(times.due))?;
+        }
+        Ok(Self { from_commit, from_due })
+    }
+}
+
+fn summary(stage: &Stage, rounds: &[Spans]) -> Vec<Figure> {
+    let case = format!("{} events/s", stage.options.rate);
+    let millis =
+        |value: fn(&Spans) -> u64| rounds.iter().map(|spans| value(spans) as f64 / 1e3).collect();
+    let figure = |name, rounds| Figure::new(SCENARIO, case.clone(), name, Unit::Time, rounds);
+    vec![
+        figure("commit to entry, p50", millis(|spans| spans.from_commit.value_at_quantile(0.5)))
+            .target(Some(Target::AtMost(2.0))),
+        figure("commit to entry, p99", millis(|spans| spans.from_commit.value_at_quantile(0.99)))
+            .target(Some(Target::AtMost(10.0))),
+        figure(
+            "commit to entry, p99.9",
+            millis(|spans| spans.from_commit.value_at_quantile(0.999)),
+        ),
+        figure("commit to entry, longest", millis(|spans| spans.from_commit.max())),
+        figure("due to entry, p50", millis(|spans| spans.from_due.value_at_quantile(0.5))),
+        figure("due to entry, p99", millis(|spans| spans.from_due.value_at_quantile(0.99))),
+    ]
+}
