@@ -1,2 +1,37 @@
 //! The outflow command line.
-fn main() {}
+//!
+//! | module | does |
+//! | --- | --- |
+//! | `cli` | global flags, the list of commands, exit codes |
+//! | `config` | file, environment and flags to one validated configuration; `outflow config` |
+//! | `init` | applies `sql/` to the databases |
+//! | `relay`, `consume` | run the connector and a consumer until a signal |
+//! | `status` | looks at everything from the outside |
+//! | `bench` | measures connector and consumer against the servers themselves |
+//! | `demo`, `oracle` | a tour on throwaway servers; an independent check of everything |
+//! | `completions` | writes shell completions |
+//! | `failure` | how a failed command ends: message, remedy, exit code |
+//! | `service` | what long-running commands share: runtime, signals, deadline |
+//! | `http` | health, readiness, status and metrics of a running process |
+//! | `log`, `output`, `database` | log lines, standard output, plain SQL connections |
+
+mod bench;
+mod cli;
+mod completions;
+mod config;
+mod consume;
+mod database;
+mod demo;
+mod failure;
+mod http;
+mod init;
+mod log;
+mod oracle;
+mod output;
+mod relay;
+mod service;
+mod status;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}
