@@ -200,6 +200,10 @@ async fn insert_lsn(sql: &Client) -> Result<Lsn, Error> {
 }
 
 /// The exported snapshot as text. It lasts until the link is used again, and is not needed longer.
+///
+/// Where transactions that were aborted come last, the snapshot of a new slot has an `xmin` above
+/// its `xmax`, which no text of a `pg_snapshot` may have. PostgreSQL looks at `xmin` first
+/// (`XidInMVCCSnapshot`), so everything below it counts as finished: the same as with both equal.
 async fn look_at(sql: &Client, created: &CreatedSlot) -> Result<String, Error> {
     let name = created.snapshot_name.as_deref().unwrap_or_default();
     let failed = || Error::sql("reading the snapshot of the new slot");
@@ -209,7 +213,13 @@ async fn look_at(sql: &Client, created: &CreatedSlot) -> Result<String, Error> {
     );
     sql.batch_execute(&begin).await.map_err(failed())?;
     let row = sql
-        .query_one("SELECT pg_catalog.pg_current_snapshot()::text", &[])
+        .query_one(
+            "SELECT CASE WHEN xmin > pg_catalog.pg_snapshot_xmax(snapshot) \
+               THEN xmin::text || ':' || xmin::text || ':' ELSE snapshot::text END \
+             FROM (SELECT snapshot, pg_catalog.pg_snapshot_xmin(snapshot) AS xmin \
+               FROM pg_catalog.pg_current_snapshot() AS snapshot) AS exported",
+            &[],
+        )
         .await
         .map_err(failed())?;
     sql.batch_execute("COMMIT").await.map_err(failed())?;
