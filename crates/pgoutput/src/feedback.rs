@@ -32,11 +32,17 @@ const MOVED: Duration = Duration::from_secs(1);
 /// The same when the server waits for it.
 const AWAITED: Duration = Duration::from_millis(5);
 
+/// Longest time between updates while the socket is not read, and an ask could not be seen.
+const UNREAD: Duration = Duration::from_secs(1);
+
 /// As many asks without progress make a shutdown.
 const ASKS: u32 = 3;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
+    /// Where the stream was asked to start. A keepalive below it says nothing about what lies before it: the
+    /// server passes over that in silence.
+    pub(crate) start: Lsn,
     pub(crate) status_interval: Duration,
     pub(crate) peer_timeout: Duration,
     pub(crate) shutdown_patience: Duration,
@@ -137,7 +143,7 @@ impl Feedback {
     }
 
     pub(crate) fn keepalive(&mut self, now: Instant, wal_end: Lsn, reply_requested: bool) {
-        if !self.open {
+        if !self.open && wal_end >= self.limits.start {
             self.received = self.received.max(wal_end);
             if self.limits.idle_advance {
                 self.idle = Some(Idle { wal_end, after: self.last_commit });
@@ -211,7 +217,7 @@ impl Feedback {
             self.probed = true;
             return self.send(now, true);
         }
-        let status_at = self.status_at();
+        let status_at = self.status_at(reading);
         if now >= status_at {
             return self.send(now, false);
         }
@@ -219,14 +225,16 @@ impl Feedback {
         Step::Wait(status_at.min(peer_at))
     }
 
-    fn status_at(&self) -> Instant {
+    fn status_at(&self, reading: bool) -> Instant {
+        let regular = self.limits.status_interval;
+        let regular = if reading { regular } else { regular.min(UNREAD) };
         let (at, flush) = self.sent.unwrap_or((self.started, 0.into()));
         let moved = self.flush > flush;
         let interval =
             match (moved, self.awaited() || self.flush >= self.asked && flush < self.asked) {
                 (true, true) => AWAITED,
-                (true, false) => MOVED.min(self.limits.status_interval),
-                (false, _) => self.limits.status_interval,
+                (true, false) => MOVED.min(regular),
+                (false, _) => regular,
             };
         let timer = at + interval;
         self.answer_due.map_or(timer, |due| due.min(timer))
@@ -242,3 +250,6 @@ impl Feedback {
         Status { write: self.received.max(self.flush), flush: self.flush, reply }
     }
 }
+
+#[cfg(test)]
+mod tests;

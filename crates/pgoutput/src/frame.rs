@@ -72,6 +72,11 @@ impl Chunk {
         Frames { reader: Reader::new(&self.bytes) }
     }
 
+    /// The bytes, as [`Self::from_frames`] takes them.
+    pub fn into_bytes(self) -> Bytes {
+        self.bytes
+    }
+
     /// Size with all headers, bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()

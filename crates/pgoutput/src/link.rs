@@ -88,6 +88,7 @@ impl Link {
     pub(crate) fn new(
         session: Session,
         connect: ConnectOptions,
+        start: Lsn,
         options: FeedbackOptions,
         chunks: mpsc::Sender<Chunk>,
         shared: Arc<Shared>,
@@ -97,6 +98,7 @@ impl Link {
             socket.set_recv_buffer(bytes).map_err(Error::Io)?;
         }
         let limits = Limits {
+            start,
             status_interval: options.status_interval,
             peer_timeout: options.peer_timeout,
             shutdown_patience: options.shutdown_patience,
@@ -473,3 +475,6 @@ fn poll_io(
     }
     if wrote { Poll::Ready(Event::Written) } else { Poll::Pending }
 }
+
+#[cfg(test)]
+mod tests;

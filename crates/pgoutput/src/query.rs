@@ -57,7 +57,7 @@ impl Row {
     }
 }
 
-/// A string literal. Backslashes need the E form, since they are special there and, by an old setting, could
+/// A string literal of SQL. Backslashes need the E form, since they are special there and, by an old setting, could
 /// be special elsewhere too.
 pub(crate) fn literal(text: &str) -> String {
     let quoted = text.replace('\'', "''");
@@ -65,6 +65,11 @@ pub(crate) fn literal(text: &str) -> String {
         return format!("E'{}'", quoted.replace('\\', "\\\\"));
     }
     format!("'{quoted}'")
+}
+
+/// A string in a replication command, whose grammar knows no escapes but doubled quotes.
+pub(crate) fn command_literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
 }
 
 /// An identifier, always quoted.
@@ -81,6 +86,7 @@ mod tests {
         assert_eq!(literal("plain"), "'plain'");
         assert_eq!(literal("it's"), "'it''s'");
         assert_eq!(literal(r"back\slash'"), r"E'back\\slash'''");
+        assert_eq!(command_literal(r"it's \ so"), r"'it''s \ so'");
         assert_eq!(identifier("Pub \"x\""), "\"Pub \"\"x\"\"\"");
     }
 

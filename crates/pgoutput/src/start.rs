@@ -10,7 +10,7 @@ use postgres_protocol::message::frontend;
 use crate::{
     Error, Lsn, ReplicationClient, ReplicationStream,
     error::ServerError,
-    query::{identifier, literal},
+    query::{command_literal, identifier},
     slot::validate_slot_name,
     startup,
 };
@@ -63,8 +63,8 @@ pub enum Origins {
 /// Memory of a stream: at most `(chunks + 2) * read_buffer`, plus one message of up to `max_message`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeedbackOptions {
-    /// Longest time between two status updates. They are sent on this link's own timer, whatever the server's
-    /// `wal_sender_timeout`, also while the caller is behind. Default 10 s.
+    /// Longest time between two status updates, lowered to a third of the server's `wal_sender_timeout`. They
+    /// are sent on this link's own timer, also while the caller is behind. Default 10 s.
     pub status_interval: Duration,
     /// Silence of the server after which it is given up; at half of it an answer is asked for. Default 60 s.
     pub peer_timeout: Duration,
@@ -139,10 +139,13 @@ impl ReplicationClient {
     pub async fn start_replication(
         mut self,
         start: StartOptions,
-        feedback: FeedbackOptions,
+        mut feedback: FeedbackOptions,
     ) -> Result<ReplicationStream, Error> {
         feedback.validate()?;
         let command = self.start_command(&start)?;
+        if let Some(timeout) = self.wal_sender_timeout().await? {
+            feedback.status_interval = feedback.status_interval.min(timeout / 3);
+        }
         let mut out = BytesMut::new();
         frontend::query(&command, &mut out)
             .map_err(|_| Error::Config("a zero byte in a publication name".into()))?;
@@ -160,7 +163,16 @@ impl ReplicationClient {
                 _ => return Err(answer.unexpected("START_REPLICATION")),
             }
         }
-        ReplicationStream::spawn(self, feedback)
+        ReplicationStream::spawn(self, start.start, feedback)
+    }
+
+    /// Silence after which the server cuts the link; `None` if it never does.
+    async fn wal_sender_timeout(&mut self) -> Result<Option<Duration>, Error> {
+        // in milliseconds, whatever unit it was set in
+        let sql = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'";
+        let rows = self.simple_query(sql).await?;
+        let millis = rows.first().and_then(|row| row.get(0)?.parse().ok()).unwrap_or(0);
+        Ok((millis > 0).then(|| Duration::from_millis(millis)))
     }
 
     fn start_command(&self, start: &StartOptions) -> Result<String, Error> {
@@ -170,7 +182,7 @@ impl ReplicationClient {
         }
         let names: Vec<_> = start.publications.iter().map(|name| identifier(name)).collect();
         let mut options =
-            format!("proto_version '1', publication_names {}", literal(&names.join(",")));
+            format!("proto_version '1', publication_names {}", command_literal(&names.join(",")));
         if start.binary {
             options.push_str(", binary 'true'");
         }

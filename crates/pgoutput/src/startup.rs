@@ -30,7 +30,7 @@ use crate::{
 /// database do not show in the stream: they rank below it.
 const PINNED: [(&str, &str); 6] = [
     ("client_encoding", "UTF8"),
-    ("DateStyle", "ISO"),
+    ("DateStyle", "ISO, MDY"),
     ("IntervalStyle", "postgres"),
     ("TimeZone", "UTC"),
     ("bytea_output", "hex"),

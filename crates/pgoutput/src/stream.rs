@@ -63,12 +63,14 @@ pub struct ReplicationStream {
 impl ReplicationStream {
     pub(crate) fn spawn(
         client: ReplicationClient,
+        start: Lsn,
         feedback: FeedbackOptions,
     ) -> Result<Self, Error> {
         let (sender, chunks) = mpsc::channel(feedback.chunks);
         let shared = Arc::new(Shared::default());
         let options: ConnectOptions = client.options;
-        let link = Link::new(client.session, options, feedback, sender, Arc::clone(&shared))?;
+        let link =
+            Link::new(client.session, options, start, feedback, sender, Arc::clone(&shared))?;
         Ok(Self { chunks, shared, task: Some(tokio::spawn(link.run())) })
     }
 
@@ -108,6 +110,9 @@ impl ReplicationStream {
     /// Give the [`end_lsn`](crate::message::Commit::end_lsn) of a commit, or the `wal_end` of a keepalive that
     /// stood outside of any transaction; never a commit LSN or the position of a row. The server is told within a
     /// second, and at once if it waits for it. Cheap enough to be called for every transaction.
+    ///
+    /// The server keeps the confirmed position in memory and writes it to disk now and then: after a restart
+    /// of the server the slot may stand lower. Start at one's own stored position, and nothing comes again.
     ///
     /// # Errors
     /// [`Error::ConfirmBeyondReceived`] if no such position arrived on this link. Nothing is confirmed then:

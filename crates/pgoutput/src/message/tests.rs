@@ -207,7 +207,10 @@ fn c26_times_at_the_ends_do_not_overflow() {
     for micros in [i64::MIN, -1, 0, 1, i64::MAX] {
         let _ = Timestamp(micros).system_time();
     }
-    assert_eq!(Timestamp(-POSTGRES_EPOCH_SECONDS * 1_000_000).system_time(), SystemTime::UNIX_EPOCH);
+    assert_eq!(
+        Timestamp(-POSTGRES_EPOCH_SECONDS * 1_000_000).system_time(),
+        SystemTime::UNIX_EPOCH
+    );
 }
 
 /// The test side's own encoder.
