@@ -61,6 +61,12 @@ impl Account {
     }
 }
 
+/// Copies a file that only the account may read.
+pub(crate) fn take(source: &Path, target: &Path, account: Account) -> Result<()> {
+    fs::copy(source, target).map_err(Error::io("copy", source))?;
+    account.give(target, 0o600)
+}
+
 /// Asks `id`, which knows every source of accounts that the machine uses.
 fn id(what: &str, name: &str) -> Option<u32> {
     let output = Command::new("id").args([what, name]).stderr(Stdio::null()).output().ok()?;

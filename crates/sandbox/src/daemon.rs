@@ -275,3 +275,12 @@ fn wait_blocking(child: &mut Child, timeout: Duration) -> bool {
     }
     true
 }
+
+/// Runs work that blocks the thread.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|failed| {
+        Err(Error::Io { what: "prepare a server".into(), source: failed.into() })
+    })
+}

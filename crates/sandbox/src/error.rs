@@ -90,6 +90,9 @@ pub enum Error {
     /// The server is already running.
     #[error("{0} is already running")]
     AlreadyRunning(&'static str),
+    /// The nodes of a Redis Cluster did not find together in time.
+    #[error("the cluster did not form; CLUSTER INFO of one node:\n{0}")]
+    Cluster(String),
     /// A setting that the sandbox cannot write.
     #[error("`{0}` is not the name of a setting")]
     BadSetting(String),

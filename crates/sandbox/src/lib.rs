@@ -2,6 +2,7 @@
 //! drills and the comparison; with the faults that those need.
 //!
 //! - [`Postgres`] and [`Redis`]: start, stop, kill, start again on the same port; a folder each
+//! - [`RedisCluster`], [`RedisBuilder::sentinel_of`], [`PostgresBuilder::standby_of`]: failover
 //! - [`Proxy`]: a TCP proxy that pauses, withholds replies, cuts and refuses
 //! - [`logs::Capture`]: fails a test on a WARN or ERROR that it did not expect
 //! - [`shared_postgres`], [`shared_redis`]: one server per test process
@@ -35,5 +36,5 @@ mod tree;
 pub use self::error::{Error, Result};
 pub use self::postgres::{Database, Postgres, PostgresBuilder, Shutdown};
 pub use self::proxy::{Proxy, ProxyBuilder};
-pub use self::redis::{Fsync, Redis, RedisBuilder};
+pub use self::redis::{Fsync, Redis, RedisBuilder, RedisCluster, RedisClusterBuilder};
 pub use self::shared::{shared_postgres, shared_redis};

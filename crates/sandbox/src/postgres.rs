@@ -1,6 +1,7 @@
 //! A throwaway PostgreSQL server.
 
-use std::fmt::Write as _;
+mod builder;
+
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,18 +11,13 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tokio_postgres::{Client, NoTls};
 
-use crate::account::Account;
-use crate::daemon::{Daemon, Home, POLL};
+use crate::daemon::{Daemon, POLL};
 use crate::error::{Error, Result};
-use crate::port::Port;
-use crate::{binaries, place, template};
 
-/// Attempts to start when other processes take the port first.
-const PORT_ATTEMPTS: u32 = 5;
 /// Always first in `pg_hba.conf`: the sandbox itself comes in through the Unix socket.
 const OWN_HBA: &str = "local all postgres trust\nlocal replication postgres trust\n";
-const DEFAULT_HBA: &str =
-    "host all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trust";
+
+pub use self::builder::PostgresBuilder;
 
 /// How a PostgreSQL server is asked to end (PostgreSQL documentation, "Shutting Down the Server").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,18 +39,6 @@ pub struct Database {
     pub url: String,
 }
 
-/// Settings of a server that is not yet started; see [`Postgres::builder`].
-#[derive(Debug, Clone)]
-pub struct PostgresBuilder {
-    settings: Vec<(String, String)>,
-    durable: bool,
-    on_disk: bool,
-    hba: String,
-    tls: Option<(PathBuf, PathBuf)>,
-    bin: Option<PathBuf>,
-    start_timeout: Duration,
-}
-
 /// A running (or stopped, or killed) PostgreSQL server. Dropping it ends the server and removes its
 /// folder.
 #[derive(Debug)]
@@ -67,154 +51,12 @@ pub struct Postgres {
     databases: AtomicU32,
 }
 
-impl PostgresBuilder {
-    /// Sets a parameter of `postgresql.conf`; a later value of the same parameter wins.
-    #[must_use]
-    pub fn setting(mut self, name: impl Into<String>, value: impl ToString) -> Self {
-        self.settings.push((name.into(), value.to_string()));
-        self
-    }
-
-    /// Whether commits reach the disk: `fsync`, `full_page_writes`. Off by default, which survives
-    /// the death of the server but not of the machine. Measurements need it on.
-    #[must_use]
-    pub fn durable(mut self, durable: bool) -> Self {
-        self.durable = durable;
-        self
-    }
-
-    /// Keeps the data folder out of memory: for gigabytes of data or WAL. Implied by
-    /// [`durable`](Self::durable).
-    #[must_use]
-    pub fn on_disk(mut self) -> Self {
-        self.on_disk = true;
-        self
-    }
-
-    /// Lines of `pg_hba.conf` in place of "trust everyone on 127.0.0.1". The superuser `postgres`
-    /// is always trusted on the Unix socket.
-    #[must_use]
-    pub fn pg_hba(mut self, lines: impl Into<String>) -> Self {
-        self.hba = lines.into();
-        self
-    }
-
-    /// Turns TLS on with this PEM certificate and key; both files are copied.
-    #[must_use]
-    pub fn tls(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
-        self.tls = Some((certificate.into(), key.into()));
-        self
-    }
-
-    /// Uses the programs in this folder rather than those that are found.
-    #[must_use]
-    pub fn bin_dir(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.bin = Some(folder.into());
-        self
-    }
-
-    /// How long a start may take, recovery included. 60 s by default.
-    #[must_use]
-    pub fn start_timeout(mut self, timeout: Duration) -> Self {
-        self.start_timeout = timeout;
-        self
-    }
-
-    /// Starts the server and waits until it answers.
-    ///
-    /// # Errors
-    /// When no binaries are found ([`Error::Missing`]) or the server does not come up
-    /// ([`Error::Start`], with the end of its log).
-    ///
-    /// # Cancel safety
-    /// Cancelling removes the half-started server.
-    pub async fn start(self) -> Result<Postgres> {
-        let mut attempt = 1;
-        loop {
-            let postgres = self.prepare().await?;
-            match postgres.start_again().await {
-                Err(error) if error.port_taken() && attempt < PORT_ATTEMPTS => attempt += 1,
-                Err(error) => return Err(error),
-                Ok(_) => return Ok(postgres),
-            }
-        }
-    }
-
-    /// A server with its data folder and configuration, ready to start.
-    async fn prepare(&self) -> Result<Postgres> {
-        let this = self.clone();
-        blocking(move || {
-            let bin = binaries::postgres(this.bin.as_deref())?;
-            let account = Account::of_servers()?;
-            let port = Port::reserve()?;
-            let parent = place::parent(!this.durable && !this.on_disk);
-            let home = Home::create(&parent, account, &port.address().to_string(), "QUIT")?;
-            let data = home.path().join("data");
-            template::instantiate(&bin, account, &data)?;
-            this.configure(&data, home.path(), port.number(), account)?;
-            let version = fs::read_to_string(data.join("PG_VERSION"))
-                .map_err(Error::io("read", &data.join("PG_VERSION")))?;
-            let args = vec!["-D".to_owned(), data.display().to_string()];
-            let program = bin.join("postgres");
-            let daemon = Daemon::new("postgres", program, args, account, port, home, Signal::QUIT);
-            Ok(Postgres {
-                daemon,
-                bin,
-                version: version.trim().parse().unwrap_or_default(),
-                start_timeout: this.start_timeout,
-                databases: AtomicU32::new(1),
-            })
-        })
-        .await
-    }
-
-    fn configure(&self, data: &Path, home: &Path, port: u16, account: Account) -> Result<()> {
-        let on_off = if self.durable { "on" } else { "off" };
-        let mut conf = format!("\n# sandbox\nport = {port}\n");
-        for (name, value) in [
-            ("listen_addresses", "127.0.0.1"),
-            ("unix_socket_directories", &home.display().to_string()),
-            ("wal_level", "logical"),
-            ("max_wal_senders", "32"),
-            ("max_replication_slots", "32"),
-            ("max_connections", "200"),
-            ("fsync", on_off),
-            ("full_page_writes", on_off),
-            ("logging_collector", "off"),
-            ("log_line_prefix", "%m [%p] %q%u@%d/%a "),
-        ] {
-            write_setting(&mut conf, name, value)?;
-        }
-        if let Some((certificate, key)) = &self.tls {
-            for (file, source) in [("server.crt", certificate), ("server.key", key)] {
-                let target = data.join(file);
-                fs::copy(source, &target).map_err(Error::io("copy", source))?;
-                account.give(&target, 0o600)?;
-            }
-            write_setting(&mut conf, "ssl", "on")?;
-        }
-        for (name, value) in &self.settings {
-            write_setting(&mut conf, name, value)?;
-        }
-        append(&data.join("postgresql.conf"), &conf)?;
-        write_hba(data, &self.hba)
-    }
-}
-
 impl Postgres {
     /// A server with defaults that suit tests: `wal_level = logical`, 32 walsenders and slots, no
     /// fsync, trust authentication on 127.0.0.1.
     #[must_use]
     pub fn builder() -> PostgresBuilder {
-        PostgresBuilder {
-            settings: Vec::new(),
-            durable: false,
-            on_disk: false,
-            hba: DEFAULT_HBA.to_owned(),
-            tls: None,
-            bin: None,
-            start_timeout: Duration::from_secs(60),
-        }
+        PostgresBuilder::new()
     }
 
     /// URL of the database `postgres` as superuser, over TCP.
@@ -387,6 +229,14 @@ impl Postgres {
         self.daemon.kill_tree().await
     }
 
+    /// Ends recovery on a standby (`pg_promote`), on a new timeline, and waits until it has.
+    ///
+    /// # Errors
+    /// When the server is no standby.
+    pub async fn promote(&self) -> Result<()> {
+        Ok(self.connect().await?.batch_execute("SELECT pg_promote()").await?)
+    }
+
     /// Appends lines to `postgresql.conf`; takes effect at the next [`reload`](Self::reload) or start.
     ///
     /// # Errors
@@ -446,28 +296,12 @@ impl Postgres {
     }
 }
 
-/// Runs work that blocks the thread.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|failed| {
-        Err(Error::Io { what: "prepare a server".into(), source: failed.into() })
-    })
-}
-
 fn check_setting(name: &str) -> Result<()> {
     let valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
     if !name.is_empty() && name.chars().all(valid) {
         return Ok(());
     }
     Err(Error::BadSetting(name.to_owned()))
-}
-
-fn write_setting(conf: &mut String, name: &str, value: &str) -> Result<()> {
-    check_setting(name)?;
-    // writing to a String cannot fail
-    let _ = writeln!(conf, "{name} = '{}'", value.replace('\'', "''"));
-    Ok(())
 }
 
 fn append(path: &Path, text: &str) -> Result<()> {

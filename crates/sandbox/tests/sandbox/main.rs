@@ -5,3 +5,4 @@ mod owner;
 mod postgres;
 mod proxy;
 mod redis;
+mod tls;

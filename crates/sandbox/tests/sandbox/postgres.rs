@@ -54,3 +54,79 @@ async fn databases_are_apart_and_settings_apply() {
     let timeout: String = client.query_one("SHOW wal_sender_timeout", &[]).await.unwrap().get(0);
     assert_eq!(timeout, "5s");
 }
+
+#[tokio::test]
+async fn a_standby_follows_and_is_promoted() {
+    let primary = Postgres::builder().setting("max_connections", 300).start().await.unwrap();
+    let standby = Postgres::builder().standby_of(&primary).start().await.unwrap();
+    let client = primary.connect().await.unwrap();
+    client.batch_execute("CREATE TABLE t AS SELECT 1 AS n").await.unwrap();
+    let since = Instant::now();
+    let follower = standby.connect().await.unwrap();
+    while follower.query_one("SELECT n FROM t", &[]).await.is_err() {
+        assert!(since.elapsed() < SOON);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    primary.kill().await.unwrap();
+    standby.promote().await.unwrap();
+    let timeline = "SELECT timeline_id FROM pg_control_checkpoint()";
+    follower.batch_execute("INSERT INTO t VALUES (2); CHECKPOINT").await.unwrap();
+    let timeline: i32 = follower.query_one(timeline, &[]).await.unwrap().get(0);
+    assert_eq!(timeline, 2);
+}
+
+#[tokio::test]
+async fn authentication_is_what_pg_hba_says() {
+    let postgres = Postgres::builder().start().await.unwrap();
+    let client = postgres.connect().await.unwrap();
+    client.batch_execute("CREATE ROLE relay LOGIN PASSWORD 'secret'").await.unwrap();
+    postgres.pg_hba("host all relay 127.0.0.1/32 scram-sha-256").await.unwrap();
+    let connect = async |user: &str| {
+        let url = postgres.url_as(user, "postgres");
+        tokio_postgres::connect(&url, tokio_postgres::NoTls).await.map(|_| ())
+    };
+    connect("relay:secret").await.unwrap();
+    assert!(connect("relay:wrong").await.is_err());
+    assert!(connect("postgres").await.is_err());
+    // the sandbox itself always gets in
+    postgres.connect().await.unwrap();
+}
+
+#[tokio::test]
+async fn tls_is_served_with_the_given_certificate() {
+    let tls = super::tls::Files::generate();
+    let postgres =
+        Postgres::builder().tls(&tls.certificate, &tls.key).tls_client_ca(&tls.certificate);
+    let postgres = postgres.start().await.unwrap();
+    let output = std::process::Command::new(postgres.tool("psql"))
+        .arg(format!("{}?sslmode=verify-ca", postgres.url()))
+        .args(["-Atc", "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"])
+        .env("PGSSLROOTCERT", &tls.certificate)
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "t", "{output:?}");
+}
+
+#[tokio::test]
+async fn a_bad_setting_fails_with_the_servers_own_words() {
+    let start = Postgres::builder().setting("wal_level", "nonsense").start().await;
+    let error = start.unwrap_err().to_string();
+    assert!(error.contains("invalid value for parameter \"wal_level\""), "{error}");
+
+    let start = Postgres::builder().setting("a b", "c").start().await;
+    assert!(matches!(start, Err(Error::BadSetting(_))));
+
+    let start = Postgres::builder().bin_dir("/nowhere").start().await;
+    assert!(matches!(start, Err(Error::Missing { program: "postgres", .. })));
+}
+
+#[tokio::test]
+async fn a_smart_stop_waits_for_clients() {
+    let postgres = Postgres::builder().start().await.unwrap();
+    let client = postgres.connect().await.unwrap();
+    let stop = postgres.stop(Shutdown::Smart, Duration::from_millis(200)).await;
+    assert!(matches!(stop, Err(Error::StillRunning { server: "postgres", .. })));
+    drop(client);
+    postgres.stop(Shutdown::Immediate, SOON).await.unwrap();
+    assert!(matches!(postgres.kill().await, Err(Error::NotRunning("postgres"))));
+}
