@@ -5,9 +5,18 @@
 #   usage: setup.sh [--check]     --check only reports
 set -euo pipefail
 
+# A folder that was chosen is used, or named as wrong; never passed over.
+chosen() { # variable, program
+  local folder=${!1:-}
+  [ -n "$folder" ] || return 1
+  [ -x "$folder/$2" ] && return
+  echo "setup: $1=$folder does not hold $2" >&2
+  exit 1
+}
+
 has_postgres() {
   local folder
-  [ -n "${OUTFLOW_PG_BIN:-}" ] && { [ -x "$OUTFLOW_PG_BIN/postgres" ]; return; }
+  chosen OUTFLOW_PG_BIN postgres && return
   command -v postgres >/dev/null && command -v initdb >/dev/null && return
   for folder in /usr/lib/postgresql/*/bin /usr/pgsql-*/bin /usr/local/pgsql/bin \
     /opt/homebrew/opt/postgresql@*/bin /usr/local/opt/postgresql@*/bin; do
@@ -17,7 +26,7 @@ has_postgres() {
 }
 
 has_redis() {
-  [ -n "${OUTFLOW_REDIS_BIN:-}" ] && { [ -x "$OUTFLOW_REDIS_BIN/redis-server" ]; return; }
+  chosen OUTFLOW_REDIS_BIN redis-server && return
   command -v redis-server >/dev/null
 }
 
