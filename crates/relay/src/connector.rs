@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use outflow_pgoutput::{FeedbackOptions, ReplicationClient, StartOptions};
 use tokio::sync::watch;
+use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -16,11 +17,14 @@ use crate::error::{Error, Retry};
 use crate::intake::Intake;
 use crate::offset::{LedgerPace, Offset, OffsetStore, PostgresOffsetStore, RedisOffsetStore};
 use crate::pipeline::Pipeline;
+use crate::preflight::{self, Due};
 use crate::publisher::{Offsets, Publisher, pause};
 use crate::resume::{self, Decision, Wait};
 use crate::sink::RedisSink;
 use crate::sink::connection::RedisLink;
+use crate::snapshot::{self, Bootstrap, SnapshotReader};
 use crate::status::{On, Reporter, State};
+use crate::watch as watcher;
 
 /// Time for an orderly end: what was taken in is published, the offset stored and confirmed.
 pub const STOP_DEADLINE: Duration = Duration::from_secs(10);
@@ -55,8 +59,15 @@ pub async fn run(
             give_up.cancel();
         }
     });
-    let mut connector =
-        Connector { config, reporter, shutdown, give_up, has_streamed: false, failures: 0 };
+    let mut connector = Connector {
+        config,
+        reporter,
+        shutdown,
+        give_up,
+        has_streamed: false,
+        failures: 0,
+        warned: Vec::new(),
+    };
     let result = connector.run().await;
     deadline.abort();
     connector.reporter.state(State::Stopped);
@@ -70,6 +81,8 @@ struct Connector {
     give_up: CancellationToken,
     has_streamed: bool,
     failures: u32,
+    /// Warnings that were given.
+    warned: Vec<&'static str>,
 }
 
 impl Connector {
@@ -102,41 +115,97 @@ impl Connector {
     }
 
     async fn attempt(&mut self) -> Result<(), Error> {
-        let config = &self.config;
+        let source = &self.config.source;
         let mut store = self.store().await?;
         let stored = store.load().await?;
-        let mut link = ReplicationClient::connect(&config.source.connect).await?;
-        let facts = resume::inspect(&mut link, &config.source.slot, stored.as_ref()).await?;
-        let from = match resume::decide(&facts, stored.as_ref(), config.source.snapshot) {
+        let sql = source.connect.connect_sql().await?.client;
+        let mut link = ReplicationClient::connect(&source.connect).await?;
+        let facts = resume::inspect(&mut link, &source.slot, stored.as_ref()).await?;
+        let decision = resume::decide(&facts, stored.as_ref(), source.snapshot);
+        self.preflight(&sql, Due::of(&decision, &self.config.source)).await?;
+
+        let from = match decision {
+            Decision::Bootstrap { drop_slot, epoch } => {
+                let source = &self.config.source;
+                let (facts, stored) = (&facts, stored.as_ref());
+                let plan = Bootstrap { source, facts, stored, drop_slot, epoch };
+                let reporter = &mut self.reporter;
+                let mut waiting = |reason| reporter.state(State::Waiting { on: On::Slot, reason });
+                snapshot::bootstrap(plan, &mut link, &sql, &mut store, &mut waiting).await?
+            }
+            Decision::ContinueSnapshot { from } => from,
+            Decision::Adopt { from } => {
+                self.announce_adoption(&sql, &from).await?;
+                store.save(&from).await?;
+                from
+            }
             Decision::Resume { from, fork } => {
                 if let Some(fork) = fork {
                     warn!("{fork}");
+                    store.save(&from).await?;
                 }
-                from
-            }
-            Decision::Adopt { from } => {
-                info!(
-                    slot = config.source.slot,
-                    "no offset is stored: beginning at {} where the slot stands; rows that are \
-                     older than the slot are not published",
-                    from.end_lsn
-                );
                 from
             }
             Decision::Wait(wait) => return Err(Error::NotYet(wait)),
             Decision::Refuse(refusal) => return Err(Error::Refused(refusal.to_string())),
-            other => return Err(Error::Refused(format!("not yet: {other:?}"))),
         };
-        if stored.as_ref().map(Offset::resume_point) != Some(from.resume_point()) {
-            store.save(&from).await?;
+        let mut publisher = self.publisher(store);
+        let from = match &from.snapshot {
+            None => from,
+            Some(progress) => {
+                let mut reader =
+                    SnapshotReader::open(sql, &self.config.source, progress).await?;
+                self.reporter.state(State::Snapshot);
+                let (shutdown, give_up) = (&self.shutdown, &self.give_up);
+                let publisher = &mut publisher;
+                let complete = snapshot::publish(
+                    &mut reader,
+                    from,
+                    &self.config,
+                    publisher,
+                    shutdown,
+                    give_up,
+                );
+                match complete.await? {
+                    Some(from) => from,
+                    None => return Ok(()),
+                }
+            }
+        };
+        self.stream(link, publisher, from).await
+    }
+
+    /// Looks at both servers before anything is asked of them.
+    async fn preflight(&mut self, sql: &Client, due: Due) -> Result<(), Error> {
+        let config = &self.config;
+        let mut redis = RedisLink::new(config.sink.redis.clone(), config.sink.timeout);
+        let report = preflight::check(config, sql, &mut redis, due).await?;
+        for warning in report.warnings() {
+            if !self.warned.contains(&warning.code) {
+                self.warned.push(warning.code);
+                warn!(code = warning.code, "{}: {}", warning.message, warning.remedy);
+            }
         }
-        self.stream(link, store, from).await
+        report.obstacle().map_or(Ok(()), Err)
+    }
+
+    async fn announce_adoption(&self, sql: &Client, from: &Offset) -> Result<(), Error> {
+        let source = &self.config.source;
+        let rows = snapshot::outbox_rows(sql, &source.table).await?;
+        info!(
+            slot = source.slot,
+            start = %from.end_lsn,
+            "the slot was there before this connector and no offset is stored: beginning where \
+             the slot stands; rows that are older than the slot are not published ({} has {rows})",
+            source.table
+        );
+        Ok(())
     }
 
     async fn stream(
         &mut self,
         link: ReplicationClient,
-        store: Store,
+        publisher: Publisher<RedisSink, Store>,
         from: Offset,
     ) -> Result<(), Error> {
         let config = &self.config;
@@ -151,15 +220,16 @@ impl Connector {
             idle_advance: false,
             ..FeedbackOptions::default()
         };
+        let walsender = link.process_id();
         let mut stream = link.start_replication(start, feedback).await?;
         self.reporter.state(State::Streaming);
         self.has_streamed = true;
         self.failures = 0;
 
-        let (_fault, fault) = watch::channel(None);
+        let (found, fault) = watch::channel(None);
         let pipeline = Pipeline {
             intake: Intake::new(config, from),
-            publisher: self.publisher(store),
+            publisher,
             batch_entries: config.sink.batch_entries,
             batch_bytes: config.sink.batch_bytes,
             reporter: self.reporter.clone(),
@@ -167,7 +237,16 @@ impl Connector {
             shutdown: self.shutdown.clone(),
             give_up: self.give_up.clone(),
         };
-        let result = pipeline.run(&mut stream).await;
+        let looking = CancellationToken::new();
+        let watching = watcher::run(&config.source, walsender, &looking, |report| {
+            if let Some(reason) = report.fault() {
+                found.send_replace(Some(reason));
+            }
+        });
+        let result = tokio::select! {
+            result = pipeline.run(&mut stream) => result,
+            () = watching => Ok(()),
+        };
         // an orderly end tells the server the last position and frees the slot for the next link
         if let Err(error) = stream.stop(LINK_DEADLINE).await
             && result.is_ok()

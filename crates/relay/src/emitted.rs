@@ -24,10 +24,18 @@ pub struct Emitted<'a> {
     event_type: Option<Cow<'a, str>>,
     #[serde(borrow)]
     seq: Option<&'a RawValue>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "present")]
     payload: Option<&'a RawValue>,
     #[serde(borrow)]
     headers: Option<&'a RawValue>,
+}
+
+/// A JSON `null` is a payload like any other, not the absence of one.
+fn present<'de, D>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+{
+    Deserialize::deserialize(deserializer).map(Some)
 }
 
 impl<'a> Emitted<'a> {

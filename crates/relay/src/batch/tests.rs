@@ -1,1 +1,74 @@
+use outflow_event::{Epoch, EventRef, Position, StreamNaming};
 
+use super::*;
+use crate::config::EntryIdMode;
+
+fn event<'a>(event_id: &'a str, aggregate_type: &'a str) -> EventRef<'a> {
+    EventRef {
+        event_id: event_id.as_bytes(),
+        aggregate_type: aggregate_type.as_bytes(),
+        aggregate_id: b"1",
+        event_type: b"T",
+        seq: None,
+        payload: Some(b"{}"),
+        headers: None,
+        created_at: None,
+        extra: &[],
+    }
+}
+
+fn encoder(mode: EntryIdMode, epoch: u8) -> Encoder {
+    Encoder::new(StreamNaming::new("s:", 1), mode, Epoch(epoch), "c")
+}
+
+fn packed(batch: &Batch) -> Vec<String> {
+    let commands = batch.transaction().cmd_iter();
+    commands.map(|c| String::from_utf8_lossy(&c.get_packed_command()).replace("\r\n", " ")).collect()
+}
+
+#[test]
+fn an_event_is_one_xadd_with_its_position() {
+    let (mut batch, mut encoder) = (Batch::new(), encoder(EntryIdMode::Lsn, 1));
+    let lsn = "0/16B3748".parse().unwrap();
+    encoder.begin(lsn, Some("2026-01-02T03:04:05.000006Z".parse().unwrap())).unwrap();
+    encoder.event(&mut batch, Position::new(lsn, 12), &event("a", "order")).unwrap();
+    assert_eq!(
+        packed(&batch),
+        [
+            "*17 $4 XADD $7 s:order $20 72057594061731656-12 $8 event_id $1 a $14 aggregate_type \
+             $5 order $12 aggregate_id $1 1 $10 event_type $1 T $7 payload $2 {} $8 position $12 \
+             0/16B3748:12 $11 commit_time $27 2026-01-02T03:04:05.000006Z "
+        ]
+    );
+    assert_eq!(batch.oldest_commit(), Some("2026-01-02T03:04:05.000006Z".parse().unwrap()));
+}
+
+#[test]
+fn a_batch_knows_what_it_adds_to_each_stream() {
+    let (mut batch, mut encoder) = (Batch::new(), encoder(EntryIdMode::Lsn, 0));
+    encoder.begin(10.into(), None).unwrap();
+    for (index, kind) in (0..).zip(["a", "b", "a"]) {
+        let position = Position::new(10.into(), index);
+        encoder.event(&mut batch, position, &event("e", kind)).unwrap();
+    }
+    let id = |minor| EntryId { major: 10, minor };
+    assert_eq!(
+        batch.streams(),
+        [
+            StreamSpan { key: b"s:a".to_vec(), ids: Some((id(0), id(2))) },
+            StreamSpan { key: b"s:b".to_vec(), ids: Some((id(1), id(1))) },
+        ]
+    );
+    assert_eq!((batch.entries(), batch.events()), (3, 3));
+    batch.clear();
+    assert_eq!((batch.entries(), batch.bytes(), batch.streams().len()), (0, 0, 0));
+}
+
+#[test]
+fn ids_may_be_left_to_redis() {
+    let (mut batch, mut encoder) = (Batch::new(), encoder(EntryIdMode::Auto, 0));
+    encoder.begin(10.into(), None).unwrap();
+    encoder.event(&mut batch, Position::new(10.into(), 0), &event("e", "a")).unwrap();
+    assert_eq!(batch.written().next().unwrap().id, b"*");
+    assert_eq!(batch.streams(), [StreamSpan { key: b"s:a".to_vec(), ids: None }]);
+}
