@@ -30,7 +30,7 @@ use super::process::{Patience, Program, cpu, peak_mib};
 use super::progress::Progress;
 use super::stage::Stage;
 
-const SCENARIO: &str = "drain";
+pub(super) const SCENARIO: &str = "drain";
 /// How often the end is looked for.
 const LOOK: Duration = Duration::from_millis(10);
 /// For a batch that comes twice to show up.
@@ -68,7 +68,7 @@ pub(super) async fn run(stage: &Stage, progress: &Progress) -> anyhow::Result<Ve
 
 fn case(stage: &Stage, rows: u64, aof: bool) -> String {
     format!(
-        "{rows} a transaction, {}{}",
+        "{rows}-row transactions, {}{}",
         if aof { "AOF everysec" } else { "no persistence" },
         if stage.options.unix_socket { ", Unix socket" } else { "" }
     )

@@ -24,7 +24,7 @@ use super::process::{POLL, Patience, Program, cpu, peak_mib};
 use super::progress::Progress;
 use super::stage::{STREAM, Stage};
 
-const SCENARIO: &str = "inbox";
+pub(super) const SCENARIO: &str = "inbox";
 /// Events of one transaction, the consumer's default.
 const BATCH: usize = 1000;
 /// The demo's projection: turnover per customer and currency.

@@ -25,7 +25,7 @@ use super::process::Program;
 use super::progress::Progress;
 use super::stage::{AGGREGATE_TYPE, STREAM, Stage};
 
-const SCENARIO: &str = "latency";
+pub(super) const SCENARIO: &str = "latency";
 /// Connections of the producer: more than the disk lets be in commit at once.
 const PRODUCERS: usize = 16;
 /// Left out at the beginning of each round.
@@ -183,6 +183,8 @@ fn read(
 
 /// The spans of one round, in microseconds.
 struct Spans {
+    /// Commits a second: below the rate that was asked for, the rest is about an overloaded database.
+    rate: f64,
     from_commit: Histogram<u64>,
     from_due: Histogram<u64>,
 }
@@ -192,6 +194,8 @@ impl Spans {
         let histogram = || Histogram::new_with_bounds(1, 120_000_000, 3);
         let (mut from_commit, mut from_due) = (histogram()?, histogram()?);
         let begin = times.first().map(|times| times.due).context("no events")?;
+        let end = times.iter().filter_map(|times| times.committed).max().context("no commits")?;
+        let rate = times.len() as f64 / end.duration_since(begin).as_secs_f64();
         for times in times.iter().filter(|times| times.due >= begin + WARM_UP) {
             let (committed, readable) =
                 times.committed.zip(times.readable).context("an event did not arrive")?;
@@ -202,7 +206,7 @@ impl Spans {
             from_commit.record(micros(committed))?;
             from_due.record(micros(times.due))?;
         }
-        Ok(Self { from_commit, from_due })
+        Ok(Self { rate, from_commit, from_due })
     }
 }
 
@@ -211,6 +215,7 @@ fn summary(stage: &Stage, rounds: &[Spans]) -> Vec<Figure> {
     let millis =
         |value: fn(&Spans) -> u64| rounds.iter().map(|spans| value(spans) as f64 / 1e3).collect();
     let figure = |name, rounds| Figure::new(SCENARIO, case.clone(), name, Unit::Time, rounds);
+    let rates = rounds.iter().map(|spans| spans.rate).collect();
     vec![
         figure("commit to entry, p50", millis(|spans| spans.from_commit.value_at_quantile(0.5)))
             .target(Some(Target::AtMost(2.0))),
@@ -223,5 +228,6 @@ fn summary(stage: &Stage, rounds: &[Spans]) -> Vec<Figure> {
         figure("commit to entry, longest", millis(|spans| spans.from_commit.max())),
         figure("due to entry, p50", millis(|spans| spans.from_due.value_at_quantile(0.5))),
         figure("due to entry, p99", millis(|spans| spans.from_due.value_at_quantile(0.99))),
+        Figure::new(SCENARIO, case.clone(), "rate reached", Unit::Rate, rates),
     ]
 }

@@ -16,9 +16,11 @@ use super::process::{Program, peak_mib};
 use super::progress::Progress;
 use super::stage::Stage;
 
-const SCENARIO: &str = "memory";
+pub(super) const SCENARIO: &str = "memory";
 /// Shape of the backlog that waits for Redis.
 const ROWS: u64 = 100;
+/// Events that no connector publishes before Redis is stopped.
+const LEAST: u64 = 50_000;
 
 pub(super) async fn run(stage: &Stage, progress: &Progress) -> anyhow::Result<Vec<Figure>> {
     let mut broker = stage.broker(false).await?;
@@ -32,7 +34,8 @@ pub(super) async fn run(stage: &Stage, progress: &Progress) -> anyhow::Result<Ve
     figures.push(figure(format!("one transaction of {rows} rows"), peak));
 
     let stall = stage.options.stall();
-    let backlog = Backlog::write(stage, stage.options.events, ROWS, progress).await?;
+    let events = stage.options.events.max(LEAST);
+    let backlog = Backlog::write(stage, events, ROWS, progress).await?;
     let case = format!("Redis stopped for {} s", stall.as_secs());
     progress.step(format!("memory, {case}"), backlog.events);
     let peak = stalled_broker(stage, &backlog, &mut broker, progress).await?;
@@ -71,7 +74,7 @@ async fn stalled_broker(
     stage.walsender(&slot, &mut connector).await?;
     arrive(broker, &mut connector, backlog.events / 20, progress).await?;
     let length = broker.length().await?;
-    ensure!(length < backlog.events, "Redis was not stopped in time: --events {length} is too few");
+    ensure!(length < backlog.events, "Redis was not stopped in time: raise --events");
     broker.redis.sigstop()?;
     let since = Instant::now();
     while since.elapsed() < stage.options.stall() {

@@ -26,7 +26,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Starts `command` with an environment that holds nothing of the caller's.
+    /// Starts `command` without what would change its settings in the environment.
     pub(super) fn start(
         name: &'static str,
         mut command: Command,
@@ -34,8 +34,13 @@ impl Program {
     ) -> anyhow::Result<Self> {
         let output = File::create(&log).with_context(|| log.display().to_string())?;
         let errors = output.try_clone().context("the log file cannot be shared")?;
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text == "RUST_LOG" || text.starts_with("OUTFLOW_") || text.starts_with("PG") {
+                command.env_remove(&name);
+            }
+        }
         let child = command
-            .env_clear()
             .stdin(Stdio::null())
             .stdout(output)
             .stderr(errors)

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -34,20 +34,22 @@ pub(super) struct Report {
     machine: Machine,
     options: Options,
     pub(super) figures: Vec<Figure>,
+    /// Scenarios that could not be measured, and why.
+    pub(super) failures: Vec<String>,
 }
 
 impl Report {
     pub(super) fn new(
         machine: Machine,
-        postgres: String,
-        redis: String,
+        (postgres, redis): (String, String),
         options: Options,
         figures: Vec<Figure>,
+        failures: Vec<String>,
     ) -> Self {
         let outflow = env!("CARGO_PKG_VERSION");
         // tenths of a second say nothing about an hour's work
         let at = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
-        Self { outflow, postgres, redis, at, machine, options, figures }
+        Self { outflow, postgres, redis, at, machine, options, figures, failures }
     }
 
     /// What was measured, on what.
@@ -82,7 +84,11 @@ impl Report {
     fn verdict(&self) -> String {
         let judged = self.figures.iter().filter(|figure| figure.met.is_some()).count();
         let missed = self.figures.iter().filter(|figure| figure.is_missed()).count();
-        format!("{} of {judged} targets met", judged - missed)
+        let mut text = format!("{} of {judged} targets met", judged - missed);
+        for failure in &self.failures {
+            let _ = write!(text, "\nfailed: {failure}");
+        }
+        text
     }
 }
 
@@ -106,11 +112,20 @@ fn cells(figure: &Figure) -> [String; 7] {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new();
-        table
-            .load_preset(UTF8_HORIZONTAL_ONLY)
-            .set_content_arrangement(ContentArrangement::Dynamic);
+        table.load_preset(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
         table.set_header(HEADER);
-        table.add_rows(self.figures.iter().map(cells));
+        let mut above = None;
+        for figure in &self.figures {
+            let mut cells = cells(figure);
+            let place = (figure.scenario, figure.case.as_str());
+            if above.replace(place) == Some(place) {
+                // said in the row above
+                for cell in cells.iter_mut().take(2) {
+                    cell.clear();
+                }
+            }
+            table.add_row(cells);
+        }
         for column in 3..6 {
             if let Some(column) = table.column_mut(column) {
                 column.set_cell_alignment(CellAlignment::Right);
