@@ -1,5 +1,7 @@
 //! `outflow demo` as a script sees it: real servers, real processes, real kills.
 
+#![expect(clippy::unwrap_used, reason = "what helps a test may fail it")]
+
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -82,7 +82,8 @@ impl Progress {
     /// Notes a kill.
     pub(super) fn killed(&self, name: &str, pid: u32) {
         self.kills.fetch_add(1, Ordering::Relaxed);
-        self.display.say(&format!("killed {name} (pid {pid}) after {} events", self.committed()));
+        let events = indicatif::HumanCount(self.committed());
+        self.display.say(&format!("killed {name} (pid {pid}) after {events} events"));
     }
 
     /// How many kills there were.

@@ -48,12 +48,14 @@ pub(super) fn entry_id(text: &str) -> Option<(u64, u64)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// The time of the commit in microseconds since 1970; none where the entry has none.
+/// The time of the commit in microseconds since 1970; none where the entry has none, or an empty one
+/// as rows of a snapshot do.
 ///
 /// # Errors
 /// The field is no time.
 pub(super) fn commit_time(fields: &Fields) -> Result<Option<i64>, String> {
-    let Some(text) = text(fields, field::COMMIT_TIME)? else { return Ok(None) };
+    let text = text(fields, field::COMMIT_TIME)?.filter(|text| !text.is_empty());
+    let Some(text) = text else { return Ok(None) };
     let time: Result<jiff::Timestamp, _> = text.parse();
     time.map(|time| Some(time.as_microsecond()))
         .map_err(|_| format!("commit_time `{text}` is no time"))

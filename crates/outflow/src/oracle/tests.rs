@@ -72,7 +72,7 @@ impl Facts {
                     stream: STREAM.to_owned(),
                     entry_id: entry(n).1,
                     payload: Some(payload(n).into_bytes()),
-                    committed_at: Some(1_767_323_045_002_006),
+                    committed_at: Some(1_767_323_047_000_006),
                 })
                 .collect(),
             expected: projection.clone(),
@@ -113,7 +113,7 @@ fn sound_facts_hold() {
     assert!(verdict.holds());
     let counts = [verdict.committed, verdict.entries, verdict.inbox, verdict.projected];
     assert_eq!(counts, [6; 4]);
-    assert_eq!((verdict.latency.len(), verdict.latency.max()), (6, 2_000));
+    assert_eq!((verdict.latency.len(), verdict.latency.max()), (6, 2_000_895));
 }
 
 #[test]

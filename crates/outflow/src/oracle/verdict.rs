@@ -5,6 +5,8 @@ use std::fmt;
 
 use hdrhistogram::Histogram;
 
+/// Latencies above it, an hour, count as it.
+const LONGEST: u64 = 3_600_000_000;
 /// How many offenders of a kind are named; all are counted.
 const NAMED: usize = 5;
 
@@ -89,7 +91,7 @@ impl Verdict {
             inbox: 0,
             projected: 0,
             faults: BTreeMap::new(),
-            latency: Histogram::new(3)?,
+            latency: Histogram::new_with_bounds(1, LONGEST, 3)?,
         })
     }
 
