@@ -1,4 +1,9 @@
 //! The sandbox against real servers.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "clippy.toml allows them in tests; here the tests' helpers use them as well"
+)]
 
 mod logs;
 mod owner;
