@@ -1,1 +1,118 @@
 //! Health, readiness, status and metrics of a running process.
+//!
+//! | path | answers |
+//! | --- | --- |
+//! | `/healthz` | 200 while the process is alive: restart it if it does not answer |
+//! | `/readyz` | 200 while it moves events or has none to move, else 503 with the reason |
+//! | `/status` | everything as JSON; `outflow status` reads it |
+//! | `/metrics` | Prometheus text |
+//!
+//! There is no authentication: listen on the loopback address, or on one that only the monitoring
+//! reaches.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use axum::{Json, Router};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use serde::{Deserialize, Serialize};
+
+/// Upper bounds of the duration histograms in seconds: from a local round trip to an outage.
+const SECONDS: [f64; 14] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0];
+
+/// How often the recorder gives back the memory of old samples.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// A process seen from inside.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Health {
+    /// `relay` or `consume`.
+    pub(crate) command: String,
+    /// Version of the program.
+    pub(crate) version: String,
+    /// It moves events, or has none to move.
+    pub(crate) ready: bool,
+    /// Why it is not ready.
+    pub(crate) reason: Option<String>,
+    /// Everything else that it knows about itself.
+    pub(crate) detail: serde_json::Value,
+}
+
+impl Health {
+    /// `reason` is why it stands still, if it does.
+    pub(crate) fn new(command: &str, reason: Option<String>, detail: serde_json::Value) -> Self {
+        Self {
+            command: command.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ready: reason.is_none(),
+            reason,
+            detail,
+        }
+    }
+}
+
+/// Asked at every request.
+pub(crate) type Probe = Arc<dyn Fn() -> Health + Send + Sync>;
+
+#[derive(Clone)]
+struct Served {
+    probe: Probe,
+    metrics: PrometheusHandle,
+}
+
+/// Serves on `listen` until the runtime ends: also while the process stops, which is when people look.
+/// Does nothing without an address; metrics then cost nothing either.
+///
+/// # Errors
+/// The address cannot be used.
+pub(crate) async fn serve(listen: Option<SocketAddr>, probe: Probe) -> anyhow::Result<()> {
+    let Some(address) = listen else { return Ok(()) };
+    let listener = tokio::net::TcpListener::bind(address)
+        .await
+        .with_context(|| format!("http.listen = \"{address}\" cannot be used"))?;
+    let metrics = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
+        .and_then(PrometheusBuilder::install_recorder)
+        .context("metrics cannot be recorded")?;
+    let upkeep = metrics.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(UPKEEP).await;
+            upkeep.run_upkeep();
+        }
+    });
+    let app = router(Served { probe, metrics });
+    tracing::info!("health, status and metrics on http://{}", listener.local_addr()?);
+    tokio::spawn(async move {
+        if let Err(error) = axum::serve(listener, app).await {
+            tracing::error!("health, status and metrics are not served any more: {error}");
+        }
+    });
+    Ok(())
+}
+
+fn router(served: Served) -> Router {
+    Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .route("/status", get(|State(served): State<Served>| async move { Json((served.probe)()) }))
+        .route("/metrics", get(metrics))
+        .with_state(served)
+}
+
+async fn ready(State(served): State<Served>) -> impl IntoResponse {
+    let health = (served.probe)();
+    let code = if health.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (code, Json(serde_json::json!({ "ready": health.ready, "reason": health.reason })))
+}
+
+async fn metrics(State(served): State<Served>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], served.metrics.render())
+}

@@ -1,14 +1,102 @@
-//! placeholder
+//! `outflow relay`: the connector, until a signal.
 
 use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use outflow_relay::status::{Reporter, State, Status};
+use tokio::sync::watch;
 
 use crate::cli::Global;
+use crate::config::{Config, Sources};
+use crate::http::{Health, Probe};
 
-/// Later
+/// Runs the connector: reads the database's log and publishes the outbox's events
+///
+/// Resumes where it stopped, whatever ended it. On the first start it creates the slot and publishes the
+/// rows that are already there (source.snapshot). Standing still is never silent: the log, /readyz and
+/// `outflow status` say why. SIGTERM and SIGINT stop it in order, a second one at once.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+#[command(after_help = "\
+Examples:
+  outflow relay                                     with outflow.toml
+  outflow relay --listen 127.0.0.1:9187             with health, status and metrics
+  outflow relay --set source.snapshot=never --log-level debug
+
+Exit codes: 0 stopped by a signal; 1 failed; 2 configuration; 3 refused, the message has the way out.")]
+pub(crate) struct Args {
+    /// Database with the outbox [default: source.url]
+    #[arg(long, value_name = "URL")]
+    source: Option<String>,
+    /// Redis [default: sink.url]
+    #[arg(long, value_name = "URL")]
+    sink: Option<String>,
+    /// Address of health, status and metrics [default: http.listen]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+}
 
 /// Runs the command.
-pub(crate) fn run(_args: &Args, _global: &Global) -> anyhow::Result<ExitCode> {
-    Ok(ExitCode::SUCCESS)
+pub(crate) fn run(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let flags = [
+        ("--source", "source.url", args.source.as_deref()),
+        ("--sink", "sink.url", args.sink.as_deref()),
+        ("--listen", "http.listen", args.listen.as_deref()),
+    ];
+    let config = Config::load(&Sources::of_process(global, &flags)?)?;
+    let connector = config.connector_config()?;
+    crate::log::start(&config, global)?;
+    // one loop that is busy with two sockets: a second thread would only hand work over
+    crate::service::single_threaded()?.block_on(async {
+        let stop = crate::service::stop_on_signal()?;
+        let reporter = Reporter::new();
+        crate::http::serve(config.listen, probe(reporter.subscribe())).await?;
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            connector = connector.connector,
+            source = %connector.source.connect,
+            table = %connector.source.table,
+            slot = connector.source.slot,
+            "connector starts"
+        );
+        outflow_relay::connector::run(connector, reporter, stop).await.context("relay")?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn probe(status: watch::Receiver<Status>) -> Probe {
+    Arc::new(move || {
+        let status = status.borrow();
+        let detail = serde_json::to_value(&*status).unwrap_or_default();
+        Health::new("relay", reason(&status.state), detail)
+    })
+}
+
+/// Why it does not move events; `None` if it does.
+fn reason(state: &State) -> Option<String> {
+    match state {
+        State::Snapshot | State::Streaming => None,
+        State::Starting => Some("starting".to_owned()),
+        State::Waiting { on, reason } => Some(format!("waiting for {}: {reason}", on.as_str())),
+        State::Stopped => Some("stopped".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outflow_relay::status::On;
+
+    #[test]
+    fn readiness_follows_the_state_and_says_why_not() {
+        let reporter = Reporter::new();
+        let probe = probe(reporter.subscribe());
+        assert_eq!(probe().reason.as_deref(), Some("starting"));
+        let mut reporter = reporter;
+        reporter.state(State::Streaming);
+        assert!(probe().ready);
+        reporter.state(State::Waiting { on: On::Sink, reason: "redis: OOM".to_owned() });
+        assert!(!probe().ready);
+        assert_eq!(probe().reason.as_deref(), Some("waiting for sink: redis: OOM"));
+    }
 }

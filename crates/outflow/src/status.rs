@@ -1,14 +1,100 @@
-//! placeholder
+//! `outflow status`: looks at source, broker, consumer and process from the outside.
+//!
+//! | module | does |
+//! | --- | --- |
+//! | `source` | slot, publication and lag, as the connector's own watch sees them |
+//! | `broker` | offset, streams and groups in Redis |
+//! | `consumer` | inbox, conflicts and dead letters |
+//! | `process` | what a running process says of itself over HTTP |
+//! | `report` | all of it, with what stands still, as a table and as JSON |
+//!
+//! What cannot be reached is said and does not keep the rest from being shown.
 
+mod broker;
+mod consumer;
+mod process;
+mod report;
+mod source;
+
+use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use self::report::Report;
 use crate::cli::Global;
+use crate::config::{Config, Sources};
 
-/// Later
+/// A part that does not answer within this is unreachable.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Shows where everything stands, and what stands still
+///
+/// Looks at slot and publication in the source, offset, streams and groups in Redis, the consumer's inbox, and
+/// the process's own account if http.listen is set. Parts that are not configured or not reachable are named.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+#[command(after_help = "\
+Examples:
+  outflow status                  a table
+  outflow status --watch          again every 2 seconds
+  outflow status --json           for scripts; the keys are stable
+
+Exit codes: 0 healthy; 1 something stands still or cannot be reached; 2 configuration.")]
+pub(crate) struct Args {
+    /// Report as JSON, one object a line with --watch
+    #[arg(long)]
+    json: bool,
+    /// Look again every SECONDS until interrupted
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    watch: Option<u64>,
+}
 
 /// Runs the command.
-pub(crate) fn run(_args: &Args, _global: &Global) -> anyhow::Result<ExitCode> {
-    Ok(ExitCode::SUCCESS)
+pub(crate) fn run(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let config = Config::load(&Sources::of_process(global, &[])?)?;
+    crate::service::single_threaded()?.block_on(async {
+        loop {
+            let report = look(&config).await;
+            show(args, &report)?;
+            let Some(seconds) = args.watch else {
+                return Ok(if report.healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            };
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+        }
+    })
 }
+
+fn show(args: &Args, report: &Report) -> anyhow::Result<()> {
+    match (args.json, args.watch) {
+        (true, None) => crate::output::json(report),
+        (true, Some(_)) => crate::output::text(&format!("{}\n", serde_json::to_string(report)?)),
+        (false, None) => crate::output::text(&report.to_string()),
+        (false, Some(_)) => {
+            // from the top of a cleared screen, where there is a screen
+            let clear = if std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
+            crate::output::text(&format!("{clear}{report}\n"))
+        }
+    }
+}
+
+async fn look(config: &Config) -> Report {
+    let (source, broker, consumer, process) = tokio::join!(
+        source::look(config),
+        broker::look(config),
+        consumer::look(config),
+        process::look(config),
+    );
+    Report::new(config, source, broker, consumer, process)
+}
+
+/// `work`, unless it takes longer than a person would wait.
+async fn in_time<T>(work: impl Future<Output = anyhow::Result<T>>) -> Result<T, String> {
+    match tokio::time::timeout(PATIENCE, work).await {
+        Ok(Ok(found)) => Ok(found),
+        Ok(Err(error)) => Err(crate::failure::chain(&error)),
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -51,7 +51,11 @@ impl Reader {
         check: impl Fn(&str) -> Result<(), String>,
     ) -> String {
         self.any(key, default.to_owned(), |value| {
-            let Value::Text(text) = value else { return Err("expected a text".to_owned()) };
+            let Value::Text(text) = value else {
+                // what is allowed, said as for a text; only the quotes may be missing
+                let allowed = check(&value.to_string()).err();
+                return Err(allowed.unwrap_or_else(|| "expected a text in quotes".to_owned()));
+            };
             check(text).map(|()| text.clone())
         })
     }

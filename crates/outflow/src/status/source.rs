@@ -1,0 +1,54 @@
+//! The source: slot, publication, lag.
+
+use outflow_event::Lsn;
+use outflow_relay::preflight::Finding;
+use outflow_relay::watch::SlotHealth;
+use serde::Serialize;
+
+use crate::config::Config;
+
+/// What the source says.
+#[derive(Debug, Serialize)]
+pub(super) struct Source {
+    /// End of its log.
+    pub(super) wal_lsn: String,
+    /// The slot; `None`: there is none.
+    pub(super) slot: Option<SlotHealth>,
+    /// Whether a connector is connected to the slot.
+    pub(super) slot_active: bool,
+    /// Bytes of log that are not confirmed yet.
+    pub(super) lag_bytes: Option<u64>,
+    /// What is wrong with slot, publication or table.
+    pub(super) findings: Vec<Finding>,
+}
+
+/// Looks; `None`: no source is configured.
+pub(super) async fn look(config: &Config) -> Option<Result<Source, String>> {
+    if config.source.url.is_empty() && config.source_connect().is_err() {
+        return None;
+    }
+    Some(super::in_time(ask(config)).await)
+}
+
+async fn ask(config: &Config) -> anyhow::Result<Source> {
+    let connector = config.connector_config()?;
+    let client = crate::database::connect(&connector.source.connect).await?;
+    let watch = outflow_relay::watch::look(&connector.source, &client).await?;
+    let row = client
+        .query_one(
+            "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+                         ELSE pg_current_wal_lsn() END",
+            &[],
+        )
+        .await?;
+    let wal: Lsn = row.try_get(0)?;
+    let confirmed = watch.slot.as_ref().and_then(|slot| slot.confirmed_flush_lsn.as_deref());
+    let confirmed: Option<Lsn> = confirmed.and_then(|lsn| lsn.parse().ok());
+    Ok(Source {
+        wal_lsn: wal.to_string(),
+        slot_active: watch.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some()),
+        lag_bytes: confirmed.map(|lsn| u64::from(wal).saturating_sub(u64::from(lsn))),
+        slot: watch.slot,
+        findings: watch.findings,
+    })
+}
