@@ -1,7 +1,7 @@
 # What to run; CONTRIBUTING.md says more.
 #   make test          every test, on servers of its own
 #   make demo          a guided tour on this machine       KEEP=1  leaves it running
-#   make bench         polling relay against connector     QUICK=1 for a first impression
+#   make bench         throughput, latency and memory      QUICK=1 for a first impression
 #   make lint          what CI checks beside the tests
 #   make test-matrix   the tests once for each server version in PG_BINS and REDIS_BINS
 SHELL := /usr/bin/env bash
@@ -33,7 +33,7 @@ demo: setup
 	cargo run --release $(CARGO_FLAGS) -p outflow -- demo $(if $(KEEP),--keep)
 
 bench: setup
-	cargo run --release $(CARGO_FLAGS) -p outflow -- compare $(if $(QUICK),--quick)
+	cargo run --release $(CARGO_FLAGS) -p outflow -- bench $(if $(QUICK),--quick)
 
 lint:
 	cargo fmt --all --check

@@ -4,33 +4,33 @@
 //! process as threads (`cargo test`), the events of the test's own thread count, so that tests do
 //! not answer for each other.
 
+use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::thread::{self, ThreadId};
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 /// Lines that a failure shows.
 const SHOWN: usize = 200;
+/// Lines that a capture keeps; the oldest go first.
+const KEPT: usize = 50_000;
 
 /// Every live capture of this process.
 static CAPTURES: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
-
-/// One line of the log.
-#[derive(Debug, Clone)]
-struct Line {
-    level: Level,
-    text: String,
-}
 
 #[derive(Debug)]
 struct Shared {
     /// Only events of this thread count; none: of every thread.
     thread: Option<ThreadId>,
-    lines: Mutex<Vec<Line>>,
+    /// The latest lines of every level.
+    lines: Mutex<VecDeque<String>>,
+    /// All WARN and ERROR lines.
+    warnings: Mutex<Vec<String>>,
     expected: Mutex<Vec<String>>,
 }
 
@@ -73,8 +73,8 @@ impl Capture {
             let set = tracing::subscriber::set_global_default(subscriber);
             assert!(set.is_ok(), "a log capture needs to be the process's only tracing subscriber");
         });
-        let (lines, expected) = Default::default();
-        let shared = Arc::new(Shared { thread, lines, expected });
+        let (lines, warnings, expected) = Default::default();
+        let shared = Arc::new(Shared { thread, lines, warnings, expected });
         let mut captures = lock(&CAPTURES);
         captures.retain(|capture| capture.strong_count() > 0);
         captures.push(Arc::downgrade(&shared));
@@ -92,24 +92,21 @@ impl Capture {
         self.expect_warn(text);
     }
 
-    /// Every line so far that contains this text: `LEVEL target: message field=value`.
+    /// Every line so far, of the latest 50 000, that contains this text:
+    /// `LEVEL target: message field=value`.
     #[must_use]
     pub fn matching(&self, text: &str) -> Vec<String> {
         let lines = lock(&self.shared.lines);
-        lines.iter().filter(|line| line.text.contains(text)).map(|line| line.text.clone()).collect()
+        lines.iter().filter(|line| line.contains(text)).cloned().collect()
     }
 
     /// The unexpected WARN and ERROR lines so far.
     #[must_use]
     pub fn offending(&self) -> Vec<String> {
         let expected = lock(&self.shared.expected);
-        let lines = lock(&self.shared.lines);
-        lines
-            .iter()
-            .filter(|line| line.level <= Level::WARN)
-            .filter(|line| !expected.iter().any(|text| line.text.contains(text)))
-            .map(|line| line.text.clone())
-            .collect()
+        let warnings = lock(&self.shared.warnings);
+        let unexpected = |line: &&String| !expected.iter().any(|text| line.contains(text));
+        warnings.iter().filter(unexpected).cloned().collect()
     }
 
     /// Fails the test now if there are unexpected WARN or ERROR lines.
@@ -124,7 +121,7 @@ impl Capture {
     fn tail(&self) -> String {
         let lines = lock(&self.shared.lines);
         let from = lines.len().saturating_sub(SHOWN);
-        lines.iter().skip(from).fold(String::new(), |text, line| text + &line.text + "\n")
+        lines.iter().skip(from).fold(String::new(), |text, line| text + line + "\n")
     }
 }
 
@@ -146,6 +143,10 @@ impl Drop for Capture {
 struct Router;
 
 impl<S: Subscriber> Layer<S> for Router {
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::DEBUG)
+    }
+
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let here = thread::current().id();
         let concerned: Vec<Arc<Shared>> = lock(&CAPTURES)
@@ -153,16 +154,23 @@ impl<S: Subscriber> Layer<S> for Router {
             .filter_map(Weak::upgrade)
             .filter(|capture| capture.thread.is_none_or(|thread| thread == here))
             .collect();
-        if concerned.is_empty() || *event.metadata().level() > Level::DEBUG {
+        let level = *event.metadata().level();
+        if concerned.is_empty() || level > Level::DEBUG {
             return;
         }
         let mut fields = Fields::default();
         event.record(&mut fields);
-        let level = *event.metadata().level();
         let target = event.metadata().target();
         let text = format!("{level} {target}: {}{}", fields.message, fields.rest);
         for capture in concerned {
-            lock(&capture.lines).push(Line { level, text: text.clone() });
+            if level <= Level::WARN {
+                lock(&capture.warnings).push(text.clone());
+            }
+            let mut lines = lock(&capture.lines);
+            if lines.len() == KEPT {
+                lines.pop_front();
+            }
+            lines.push_back(text.clone());
         }
     }
 }
