@@ -25,6 +25,11 @@ pub struct Encoder {
     position: Vec<u8>,
 }
 
+/// Room for the arguments of an entry with every field, and for their bytes without the payload:
+/// enough for one allocation each, as a rule.
+const USUAL_ARGS: usize = 24;
+const USUAL_BYTES: usize = 384;
+
 /// What all events of a transaction share.
 #[derive(Debug, Default)]
 struct Transaction {
@@ -92,14 +97,12 @@ impl Encoder {
         let origin =
             Origin { position: &self.position, commit_time: &self.transaction.commit_time_text };
 
-        let (mut args, mut bytes) = (3, self.key.len() + self.id.len());
-        entry::encode(event, Some(origin), |name, value| {
-            args += 2;
-            bytes += name.len() + value.len();
-        });
-        let mut command = Cmd::with_capacity(args, bytes + "XADD".len());
+        let payload = event.payload.map_or(0, <[u8]>::len);
+        let mut command = Cmd::with_capacity(USUAL_ARGS, payload + USUAL_BYTES);
         command.arg("XADD").arg(self.key.as_slice()).arg(self.id.as_slice());
+        let mut bytes = self.key.len() + self.id.len();
         entry::encode(event, Some(origin), |name, value| {
+            bytes += name.len() + value.len();
             command.arg(name).arg(value);
         });
 

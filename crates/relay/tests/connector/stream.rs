@@ -1,18 +1,12 @@
-//! Events on their way from the outbox to the stream, on real servers.
+//! Events on their way from the outbox to the stream.
 
-mod support;
 
-use support::World;
 
-async fn world_with_slot() -> World {
-    let world = World::start().await;
-    world.execute("SELECT pg_create_logical_replication_slot('outflow', 'pgoutput')").await;
-    world
-}
+use crate::support::World;
 
 #[tokio::test]
 async fn an_event_arrives_with_its_fields() {
-    let world = world_with_slot().await;
+    let world = World::start().await;
     let running = world.connector().await;
     world
         .execute(
@@ -35,7 +29,7 @@ async fn an_event_arrives_with_its_fields() {
 
 #[tokio::test]
 async fn c52_a_restart_sends_nothing_again() {
-    let world = world_with_slot().await;
+    let world = World::start().await;
     for round in 1..=5 {
         let running = world.connector().await;
         if round == 1 {

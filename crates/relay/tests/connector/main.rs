@@ -1,0 +1,10 @@
+//! The connector on real servers: what the log may bring, what the broker may answer, what the
+//! slot may go through, and crashes in between.
+#![allow(unreachable_pub, reason = "modules of one test binary")]
+
+mod crash;
+mod decode;
+mod sink;
+mod slot;
+mod stream;
+mod support;
