@@ -17,16 +17,15 @@ use crate::emitted::Emitted;
 use crate::error::Error;
 use crate::metrics;
 use crate::offset::Offset;
-use crate::outbox::{RowFault, RowMap};
+use crate::outbox::{MissingColumns, RowFault, RowMap};
 
 /// The state between the log and the batch.
 #[derive(Debug)]
 pub struct Intake {
     assembler: Assembler,
     encoder: Encoder,
-    /// The tables of the publication: the outbox with its mapping, others with `None`.
-    tables: HashMap<u32, Option<RowMap>>,
-    /// The table that the last row belonged to.
+    /// The tables of the publication, as last announced.
+    tables: HashMap<u32, Shape>,
     table: TableName,
     columns: ColumnNames,
     message_prefix: Option<String>,
@@ -35,6 +34,16 @@ pub struct Intake {
     pending: Option<Begin>,
     progress: Offset,
     mentioned: Mentioned,
+}
+
+/// What a table of the publication is to us.
+#[derive(Debug)]
+enum Shape {
+    Outbox(RowMap),
+    /// The outbox, without columns that the mapping needs. An error only once a row of it is to
+    /// be published: a transaction may have changed the table after rows that are published.
+    Unmapped(MissingColumns),
+    Other,
 }
 
 /// What has been said once and need not be said again.
@@ -106,12 +115,22 @@ impl Intake {
                 Ok(())
             }
             Message::Commit(commit) => self.commit(commit),
-            Message::Relation(relation) => self.relation(relation),
+            Message::Relation(relation) => {
+                self.relation(relation);
+                Ok(())
+            }
             Message::Message(message) => self.logical_message(message, batch),
-            Message::Update(update) => self.ignore("UPDATE", update.relation),
-            Message::Delete(delete) => self.ignore("DELETE", delete.relation),
+            Message::Update(update) => {
+                self.ignore("UPDATE", update.relation);
+                Ok(())
+            }
+            Message::Delete(delete) => {
+                self.ignore("DELETE", delete.relation);
+                Ok(())
+            }
             Message::Truncate(truncate) => {
-                truncate.relations().try_for_each(|oid| self.ignore("TRUNCATE", oid))
+                truncate.relations().for_each(|oid| self.ignore("TRUNCATE", oid));
+                Ok(())
             }
             // where a transaction came from and what a type is called change nothing for us
             Message::Origin(_) | Message::Type(_) => Ok(()),
@@ -136,31 +155,35 @@ impl Intake {
         Ok(())
     }
 
-    fn relation(&mut self, relation: &Relation<'_>) -> Result<(), Error> {
+    fn relation(&mut self, relation: &Relation<'_>) {
         let ours = relation.namespace == self.table.schema && relation.name == self.table.name;
-        if !ours {
-            self.tables.insert(relation.id, None);
-            return Ok(());
-        }
-        let names: Vec<&str> = relation.columns().map(|column| column.name).collect();
-        let map = RowMap::new(&self.columns, names, self.max_payload)
-            .map_err(|missing| Error::Refused(missing.to_string()))?;
-        self.tables.insert(relation.id, Some(map));
-        Ok(())
+        let shape = if ours {
+            let names: Vec<&str> = relation.columns().map(|column| column.name).collect();
+            match RowMap::new(&self.columns, names, self.max_payload) {
+                Ok(map) => Shape::Outbox(map),
+                Err(missing) => Shape::Unmapped(missing),
+            }
+        } else {
+            Shape::Other
+        };
+        self.tables.insert(relation.id, shape);
     }
 
     fn insert(&mut self, insert: &Insert<'_>, batch: &mut Batch) -> Result<(), Error> {
-        let map = match self.tables.get(&insert.relation) {
-            Some(Some(map)) => map,
-            Some(None) => return self.ignore("INSERT", insert.relation),
-            None => {
-                return Err(Error::Protocol(format!(
-                    "a row of relation {} that was never announced",
-                    insert.relation
-                )));
-            }
-        };
+        let shape = self.tables.get(&insert.relation).ok_or_else(|| {
+            let oid = insert.relation;
+            Error::Protocol(format!("a row of relation {oid} that was never announced"))
+        })?;
+        if matches!(shape, Shape::Other) {
+            self.ignore("INSERT", insert.relation);
+            return Ok(());
+        }
         let Placement::Publish(position) = self.assembler.event()? else { return Ok(()) };
+        let map = match shape {
+            Shape::Outbox(map) => map,
+            Shape::Unmapped(missing) => return Err(Error::Refused(missing.to_string())),
+            Shape::Other => return Ok(()),
+        };
         begin_encoding(&mut self.encoder, &mut self.pending, &mut self.progress)?;
         let mut extra = Vec::new();
         match map.read(insert.new, &mut extra) {
@@ -221,9 +244,10 @@ impl Intake {
         self.progress.published_count += 1;
     }
 
-    fn ignore(&mut self, kind: &'static str, relation: u32) -> Result<(), Error> {
+    fn ignore(&mut self, kind: &'static str, relation: u32) {
         metrics::ignored(kind);
-        let ours = matches!(self.tables.get(&relation), Some(Some(_)));
+        let ours =
+            matches!(self.tables.get(&relation), Some(Shape::Outbox(_) | Shape::Unmapped(_)));
         if self.mentioned.once(format!("{kind} {ours}")) {
             let table = &self.table;
             if ours {
@@ -236,7 +260,6 @@ impl Intake {
                 );
             }
         }
-        Ok(())
     }
 }
 

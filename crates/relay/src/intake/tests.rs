@@ -207,11 +207,28 @@ fn c13_a_renamed_column_holds_the_offset_before_its_first_row() {
         "outbox",
         &["event_id", "aggregate_type", "aggregate_id", "event_type", "body"],
     );
-    let error = feed(&mut intake, &mut batch, &[renamed]).unwrap_err();
+    let error = feed(&mut intake, &mut batch, &[renamed, event("b")]).unwrap_err();
     assert!(error.to_string().starts_with("the outbox has no column `payload`"), "{error}");
     assert_eq!(error.retry(), Retry::Fatal);
     assert_eq!(written(&batch), [entry("s:order", "100-0", "a")]);
     assert_eq!(intake.progress().resume_point().published, 1);
+}
+
+#[test]
+fn c13_rows_that_are_published_need_no_mapping() {
+    let mut stored = offset(50);
+    stored.position = Some(Position::new(100.into(), 0));
+    let mut config = config();
+    config.source.columns.payload = "body".into();
+    let (mut intake, mut batch) = (Intake::new(&config, stored), Batch::new());
+    let renamed = relation(
+        OUTBOX,
+        "outbox",
+        &["event_id", "aggregate_type", "aggregate_id", "event_type", "body"],
+    );
+    let messages = [begin(100), outbox(), event("a"), renamed, event("b"), commit(100, 130)];
+    feed(&mut intake, &mut batch, &messages).unwrap();
+    assert_eq!(written(&batch), [entry("s:order", "100-1", "b")]);
 }
 
 #[test]

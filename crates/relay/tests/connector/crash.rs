@@ -13,24 +13,46 @@ async fn crash_at(failpoint: &str, store: OffsetStoreKind) {
     world.config.offset.store = store;
     world.config.sink.batch_entries = 7;
     let scenario = fail::FailScenario::setup();
-    for i in 1..=20 {
-        world.emit(&format!("old-{i}")).await;
-    }
-    let mut expected: Vec<String> = (1..=20).map(|i| format!("old-{i}")).collect();
+    world.connector().await.stop().await;
+    let mut expected = Vec::new();
     for round in 1..=3 {
         fail::cfg(failpoint, "2*off->1*panic->off").unwrap();
         let running = world.spawn();
-        world
-            .execute(&format!(
-                "SELECT outflow.emit('order', '1', 'T', '{{}}', '{round}-' || i) \
-                 FROM generate_series(1, 30) i"
-            ))
-            .await;
+        emit_thirty(&world, round).await;
         expected.extend((1..=30).map(|i| format!("{round}-{i}")));
         crashed(running, failpoint).await;
         fail::remove(failpoint);
     }
     scenario.teardown();
+    finish(&world, &expected).await;
+}
+
+/// The same while the connector bootstraps, with rows that are older than its slot.
+async fn crash_in_snapshot(failpoint: &str, action: &str) {
+    let mut world = World::start().await;
+    world.config.sink.batch_entries = 7;
+    emit_thirty(&world, 1).await;
+    let scenario = fail::FailScenario::setup();
+    fail::cfg(failpoint, action).unwrap();
+    let running = world.spawn();
+    crashed(running, failpoint).await;
+    scenario.teardown();
+    let mut expected: Vec<String> = (1..=30).map(|i| format!("1-{i}")).collect();
+    emit_thirty(&world, 2).await;
+    expected.extend((1..=30).map(|i| format!("2-{i}")));
+    finish(&world, &expected).await;
+}
+
+async fn emit_thirty(world: &World, round: u32) {
+    world
+        .execute(&format!(
+            "SELECT outflow.emit('order', '1', 'T', '{{}}', '{round}-' || i) \
+             FROM generate_series(1, 30) i"
+        ))
+        .await;
+}
+
+async fn finish(world: &World, expected: &[String]) {
     let running = world.connector().await;
     let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
     world.expect_ids("outflow:order", &expected).await;
@@ -70,6 +92,26 @@ async fn between_an_offset_in_postgresql_and_its_confirmation() {
 }
 
 #[tokio::test]
+async fn with_the_snapshot_planned() {
+    crash_in_snapshot("relay::snapshot_planned", "panic").await;
+}
+
+#[tokio::test]
+async fn with_the_slot_created_and_its_snapshot_not_stored() {
+    crash_in_snapshot("relay::snapshot_slot_created", "panic").await;
+}
+
+#[tokio::test]
+async fn with_the_snapshot_stored_and_nothing_published() {
+    crash_in_snapshot("relay::snapshot_begun", "panic").await;
+}
+
+#[tokio::test]
+async fn between_two_pages_of_the_snapshot() {
+    crash_in_snapshot("relay::snapshot_page_published", "2*off->panic").await;
+}
+
+#[tokio::test]
 async fn with_ids_from_redis_and_the_offset_beside_them_nothing_is_doubled() {
     let mut world = World::start().await;
     world.config.sink.entry_id = EntryIdMode::Auto;
@@ -100,12 +142,8 @@ async fn c55_in_the_middle_of_a_transaction_again_and_again() {
         crashed(world.spawn(), "relay::after_publish").await;
     }
     scenario.teardown();
-    let running = world.connector().await;
     let expected: Vec<String> = (1..=1000).map(|i| i.to_string()).collect();
-    let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
-    world.expect_ids("outflow:order", &expected).await;
-    running.stop().await;
-    assert_eq!(world.ids("outflow:order").await, expected);
+    finish(&world, &expected).await;
 }
 
 #[tokio::test]
@@ -134,9 +172,5 @@ async fn at_random_moments() {
     writing.await.unwrap();
     let expected: Vec<String> =
         (0..300).flat_map(|i| (1..=10).map(move |j| format!("{i}-{j}"))).collect();
-    let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
-    let running = world.connector().await;
-    world.expect_ids("outflow:order", &expected).await;
-    running.stop().await;
-    assert_eq!(world.ids("outflow:order").await, expected);
+    finish(&world, &expected).await;
 }

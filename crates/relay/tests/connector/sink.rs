@@ -83,12 +83,11 @@ async fn c60_a_redis_that_cannot_write_its_disk_is_waited_for() {
     let mut redis = world.redis.connect().await.unwrap();
     let folder = world.redis.dir().to_owned();
     world.redis.config_set("save", "3600 1").await.unwrap();
-    world.redis.config_set("dbfilename", "x.rdb").await.unwrap();
     world.emit("a").await;
     world.expect_ids("outflow:order", &["a"]).await;
     // a folder of that name cannot be replaced by a file
-    std::fs::create_dir(folder.join("x.rdb")).unwrap();
-    std::fs::write(folder.join("x.rdb/full"), "").unwrap();
+    std::fs::create_dir(folder.join("dump.rdb")).unwrap();
+    std::fs::write(folder.join("dump.rdb/full"), "").unwrap();
     redis::cmd("BGSAVE").exec_async(&mut redis).await.unwrap();
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
@@ -230,7 +229,7 @@ async fn durability_waits_for_replicas_without_sending_again() {
     replica.replica_of(&world.redis).await.unwrap();
     let running = world.connector().await;
     world.emit("a").await;
-    world.expect_ids("outflow:order", &["a"]).await;
+    running.until("a is durable", |status| status.published == 1).await;
     replica.sigstop().unwrap();
     world.emit("b").await;
     running.waiting_for("sink.durability").await;
