@@ -30,4 +30,7 @@ if [ -n "$pid" ] && ours; then
     sleep 0.05
   done
 fi
+# A killed PostgreSQL leaves a System V segment, named in its lock file, for its next start to find.
+segment=$(sed -n 7p "$dir.gone/data/postmaster.pid" 2>/dev/null | awk '{ print $2 }')
+[ -n "$segment" ] && ipcrm -m "$segment" 2>/dev/null
 rm -rf "$dir.gone" 2>/dev/null || { sleep 1; rm -rf "$dir.gone"; }

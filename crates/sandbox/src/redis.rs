@@ -111,7 +111,7 @@ impl Redis {
     /// Starts a server that was stopped or killed: same port, same folder. Returns how long it took.
     ///
     /// # Errors
-    /// When it runs already, or does not come up ([`Error::Start`]).
+    /// When it runs already, or does not come up ([`Error::Start`](crate::Error::Start)).
     pub async fn start_again(&self) -> Result<Duration> {
         let _turn = self.daemon.turn().await;
         let since = Instant::now();
@@ -140,7 +140,7 @@ impl Redis {
     /// SIGTERM: saves what is configured to be saved, and ends. Returns how long it took.
     ///
     /// # Errors
-    /// [`Error::StillRunning`] when it takes longer than `timeout`.
+    /// [`Error::StillRunning`](crate::Error::StillRunning) when it takes longer than `timeout`.
     pub async fn stop(&self, timeout: Duration) -> Result<Duration> {
         let _turn = self.daemon.turn().await;
         self.daemon.signal(Signal::TERM)?;
@@ -176,7 +176,7 @@ impl Redis {
     /// sync.
     ///
     /// # Errors
-    /// When a server refuses, or [`Error::Start`] when the replica is not in sync in time.
+    /// When a server refuses, or [`Error::Start`](crate::Error::Start) when the replica is not in sync in time.
     pub async fn replica_of(&self, primary: &Self) -> Result<()> {
         let mut connection = self.connect_locally().await?;
         if let Some(password) = &primary.password {

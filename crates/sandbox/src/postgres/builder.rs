@@ -192,6 +192,11 @@ impl PostgresBuilder {
             }
             write_setting(&mut conf, "fsync", on_off)?;
             write_setting(&mut conf, "full_page_writes", on_off)?;
+            if !self.durable {
+                // in the data folder, which goes away; the default leaves a megabyte in /dev/shm for
+                // every server that is killed and not started again
+                write_setting(&mut conf, "dynamic_shared_memory_type", "mmap")?;
+            }
         }
         if let Some((certificate, key)) = &self.tls {
             take(certificate, &data.join("server.crt"), account)?;

@@ -130,3 +130,19 @@ async fn a_smart_stop_waits_for_clients() {
     postgres.stop(Shutdown::Immediate, SOON).await.unwrap();
     assert!(matches!(postgres.kill().await, Err(Error::NotRunning("postgres"))));
 }
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_killed_server_leaves_no_shared_memory() {
+    let postgres = Postgres::builder().start().await.unwrap();
+    let lock = std::fs::read_to_string(postgres.data_dir().join("postmaster.pid")).unwrap();
+    let segment = lock.lines().nth(6).unwrap().split_whitespace().nth(1).unwrap().to_owned();
+    let listed = || {
+        let list = std::fs::read_to_string("/proc/sysvipc/shm").unwrap();
+        list.lines().any(|line| line.split_whitespace().nth(1) == Some(segment.as_str()))
+    };
+    postgres.kill().await.unwrap();
+    assert!(listed());
+    drop(postgres);
+    assert!(!listed());
+}
