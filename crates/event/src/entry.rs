@@ -7,7 +7,7 @@
 //! | `event_id`, `aggregate_type`, `aggregate_id`, `event_type` | yes | text |
 //! | `seq`, `payload`, `headers`, `created_at` | unless NULL in the outbox | text, as PostgreSQL prints it |
 //! | `position` | from the connector | `<commit LSN>:<index>`, for example `0/16B3748:3` |
-//! | `commit_time` | from the connector | RFC 3339 in UTC with microseconds |
+//! | `commit_time` | from the connector's stream, not its snapshot | RFC 3339 in UTC with microseconds |
 //! | any other | | further outbox columns under their own names |
 
 use crate::event::{Event, EventRef};
@@ -56,8 +56,9 @@ pub mod field {
 pub struct Origin<'a> {
     /// `Display` of the event's [`Position`].
     pub position: &'a [u8],
-    /// Commit time, RFC 3339 in UTC with microseconds.
-    pub commit_time: &'a [u8],
+    /// Commit time, RFC 3339 in UTC with microseconds; `None` for rows that are older than the
+    /// slot, whose commit is not known.
+    pub commit_time: Option<&'a [u8]>,
 }
 
 /// Hands every field of the entry to `put` as `(name, value)`, in a fixed order.
@@ -85,7 +86,9 @@ pub fn encode<'a>(
     }
     if let Some(origin) = origin {
         put(field::POSITION.as_bytes(), origin.position);
-        put(field::COMMIT_TIME.as_bytes(), origin.commit_time);
+        if let Some(commit_time) = origin.commit_time {
+            put(field::COMMIT_TIME.as_bytes(), commit_time);
+        }
     }
     for &(name, value) in event.extra {
         put(name, value);
@@ -101,7 +104,7 @@ pub struct Entry {
     pub event: Event,
     /// Where the event stood in its source; `None` from the polling relay.
     pub position: Option<Position>,
-    /// When it was committed, RFC 3339; `None` from the polling relay.
+    /// When it was committed, RFC 3339; `None` from the polling relay and from a snapshot.
     pub commit_time: Option<String>,
 }
 

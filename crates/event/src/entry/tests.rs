@@ -31,7 +31,7 @@ fn fields_stand_in_a_fixed_order() {
         created_at: Some(b"2026-01-02 03:04:05+00"),
         extra: &[(b"tenant", b"acme")],
     };
-    let origin = Origin { position: b"0/16B3748:3", commit_time: b"2026-01-02T03:04:05.000006Z" };
+    let origin = Origin { position: b"0/16B3748:3", commit_time: Some(b"2026-01-02T03:04:05.000006Z") };
     assert_eq!(
         encoded(&event, Some(origin)),
         pairs(&[
@@ -133,7 +133,7 @@ proptest! {
             created_at: created_at.as_ref().map(|s| s.as_bytes()),
             extra: &extra_ref,
         };
-        let origin = Origin { position: position_text.as_bytes(), commit_time: b"2026-01-01T00:00:00Z" };
+        let origin = Origin { position: position_text.as_bytes(), commit_time: Some(b"2026-01-01T00:00:00Z") };
         let entry = decode(EntryId { major: 1, minor: 2 }, encoded(&event, Some(origin))).unwrap();
         prop_assert_eq!(entry.position, Some(position));
         prop_assert_eq!(entry.commit_time.as_deref(), Some("2026-01-01T00:00:00Z"));
