@@ -111,6 +111,14 @@ impl Error {
         move |source| Self::Io { what, source }
     }
 
+    /// Whether the server was asked for TLS and is built without it: reason to skip a test, and no
+    /// other.
+    #[must_use]
+    pub fn is_without_tls(&self) -> bool {
+        let words = ["SSL is not supported by this build", "Failed finding TLS support"];
+        matches!(self, Self::Start { log, .. } if words.iter().any(|text| log.contains(text)))
+    }
+
     /// Whether the server could not bind its port because another process took it first.
     pub(crate) fn port_taken(&self) -> bool {
         matches!(self, Self::Start { log, .. } if log.contains("Address already in use"))
