@@ -4,7 +4,7 @@
 //! to bring, stream. Whatever ends an attempt, the next one starts from the stored offset; nothing
 //! else is carried over.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use outflow_pgoutput::{FeedbackOptions, ReplicationClient, StartOptions};
 use tokio::sync::watch;
@@ -28,6 +28,9 @@ use crate::watch as watcher;
 
 /// Time for an orderly end: what was taken in is published, the offset stored and confirmed.
 pub const STOP_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A link that has lasted this long has settled.
+const SETTLED: Duration = Duration::from_secs(3);
 
 /// Time for the server to let go of the slot.
 const LINK_DEADLINE: Duration = Duration::from_secs(5);
@@ -66,6 +69,7 @@ pub async fn run(
         give_up,
         has_streamed: false,
         failures: 0,
+        streaming_since: None,
         warned: Vec::new(),
     };
     let result = connector.run().await;
@@ -81,6 +85,7 @@ struct Connector {
     give_up: CancellationToken,
     has_streamed: bool,
     failures: u32,
+    streaming_since: Option<Instant>,
     /// Warnings that were given.
     warned: Vec<&'static str>,
 }
@@ -99,19 +104,28 @@ impl Connector {
             if error.retry() == Retry::Fatal && !(self.has_streamed && error.can_be_mended()) {
                 return Err(error);
             }
+            if self.made_progress() {
+                self.failures = 0;
+            }
             self.failures += 1;
             // a link that was cut is made again without a word, unless that fails too
-            if self.failures > 1 || !matches!(error.waits_on(), On::Source) {
-                self.reporter
-                    .state(State::Waiting { on: error.waits_on(), reason: error.to_string() });
-            } else {
+            if self.failures == 1 && error.retry() == Retry::Transient {
                 info!("connecting again: {error}");
+            } else {
+                let reason = preflight::explain(&error, &self.config.source);
+                let reason = reason.unwrap_or_else(|| error.to_string());
+                self.reporter.state(State::Waiting { on: error.waits_on(), reason });
             }
             tokio::select! {
                 () = self.shutdown.cancelled() => return Ok(()),
                 () = tokio::time::sleep(pause(self.failures)) => {}
             }
         }
+    }
+
+    /// Whether the last attempt got somewhere: then what ended it is not one in a row of failures.
+    fn made_progress(&mut self) -> bool {
+        self.streaming_since.take().is_some_and(|since| since.elapsed() >= SETTLED)
     }
 
     async fn attempt(&mut self) -> Result<(), Error> {
@@ -129,7 +143,7 @@ impl Connector {
                 let source = &self.config.source;
                 let (facts, stored) = (&facts, stored.as_ref());
                 let plan = Bootstrap { source, facts, stored, drop_slot, epoch };
-                let reporter = &mut self.reporter;
+                let reporter = &self.reporter;
                 let mut waiting = |reason| reporter.state(State::Waiting { on: On::Slot, reason });
                 snapshot::bootstrap(plan, &mut link, &sql, &mut store, &mut waiting).await?
             }
@@ -222,9 +236,10 @@ impl Connector {
         };
         let walsender = link.process_id();
         let mut stream = link.start_replication(start, feedback).await?;
-        self.reporter.state(State::Streaming);
+        // after a failure, words wait until the link has lasted: some errors come with the stream
+        let lasting = if self.failures == 0 { Duration::ZERO } else { SETTLED };
         self.has_streamed = true;
-        self.failures = 0;
+        self.streaming_since = Some(Instant::now());
 
         let (found, fault) = watch::channel(None);
         let pipeline = Pipeline {
@@ -243,9 +258,15 @@ impl Connector {
                 found.send_replace(Some(reason));
             }
         });
+        let announcing = async {
+            tokio::time::sleep(lasting).await;
+            self.reporter.state(State::Streaming);
+            std::future::pending::<()>().await;
+        };
         let result = tokio::select! {
             result = pipeline.run(&mut stream) => result,
             () = watching => Ok(()),
+            () = announcing => Ok(()),
         };
         // an orderly end tells the server the last position and frees the slot for the next link
         if let Err(error) = stream.stop(LINK_DEADLINE).await

@@ -1,6 +1,6 @@
 //! What the connector is doing, for `status`, health checks and the log.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -88,7 +88,8 @@ const REMINDER: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone)]
 pub struct Reporter {
     status: Arc<watch::Sender<Status>>,
-    said: Option<(State, Instant)>,
+    /// What the log says by now, and since when.
+    said: Arc<Mutex<Option<(State, Instant)>>>,
 }
 
 impl Default for Reporter {
@@ -101,7 +102,7 @@ impl Reporter {
     /// A reporter whose status is `Starting`.
     #[must_use]
     pub fn new() -> Self {
-        Self { status: Arc::new(watch::Sender::default()), said: None }
+        Self { status: Arc::new(watch::Sender::default()), said: Arc::default() }
     }
 
     /// A view of the status that follows it.
@@ -111,7 +112,7 @@ impl Reporter {
     }
 
     /// Reports a state, and logs it when it is news or has stood for long.
-    pub fn state(&mut self, state: State) {
+    pub fn state(&self, state: State) {
         self.status.send_if_modified(|status| {
             let changed = status.state != state;
             if changed {
@@ -123,7 +124,8 @@ impl Reporter {
             State::Waiting { on, .. } => Some(*on),
             _ => None,
         });
-        let news = match &self.said {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let news = match &*said {
             None => true,
             Some((said, when)) => *said != state || when.elapsed() >= REMINDER,
         };
@@ -132,12 +134,11 @@ impl Reporter {
         }
         match &state {
             State::Waiting { on, reason } => warn!(on = on.as_str(), "standing still: {reason}"),
-            State::Starting => {}
-            State::Snapshot => info!("publishing the rows that are older than the slot"),
+            State::Starting | State::Snapshot => {}
             State::Streaming => info!("streaming"),
             State::Stopped => info!("stopped"),
         }
-        self.said = Some((state, Instant::now()));
+        *said = Some((state, Instant::now()));
     }
 
     /// Reports a published batch.

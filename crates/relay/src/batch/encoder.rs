@@ -94,8 +94,9 @@ impl Encoder {
         let partition = self.naming.partition(event.aggregate_id);
         self.naming.write_key(event.aggregate_type, partition, &mut self.key);
         let id = self.address(position)?;
-        let origin =
-            Origin { position: &self.position, commit_time: &self.transaction.commit_time_text };
+        let commit_time = self.transaction.commit_time_text.as_slice();
+        let commit_time = (!commit_time.is_empty()).then_some(commit_time);
+        let origin = Origin { position: &self.position, commit_time };
 
         let payload = event.payload.map_or(0, <[u8]>::len);
         let mut command = Cmd::with_capacity(USUAL_ARGS, payload + USUAL_BYTES);

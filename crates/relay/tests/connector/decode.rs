@@ -5,6 +5,8 @@ use crate::support::World;
 #[tokio::test]
 async fn c01_truncate_of_the_outbox_is_passed_over() {
     let world = World::start().await;
+    world.logs.expect_warn("carries more than inserts");
+    world.logs.expect_warn("TRUNCATE on the outbox is ignored");
     let running = world.connector().await;
     world.emit("a").await;
     world.execute("ALTER PUBLICATION outflow SET (publish = 'insert, update, delete, truncate')").await;
@@ -43,6 +45,7 @@ async fn c02_enum_domain_and_origin_change_nothing() {
 #[tokio::test]
 async fn c03_logical_messages_inside_and_outside_of_transactions() {
     let world = World::start().await;
+    world.logs.expect_warn("messages outside of a transaction are not events");
     let running = world.connector().await;
     world
         .execute(
@@ -77,6 +80,8 @@ async fn c04_a_row_that_is_deleted_in_its_own_transaction_is_published() {
 #[tokio::test]
 async fn c06_an_update_never_makes_a_hollow_entry() {
     let world = World::start().await;
+    world.logs.expect_warn("carries more than inserts");
+    world.logs.expect_warn("UPDATE on the outbox is ignored");
     world.execute("ALTER PUBLICATION outflow SET (publish = 'insert, update, delete')").await;
     let running = world.connector().await;
     world
@@ -269,6 +274,7 @@ async fn what_is_rolled_back_never_arrives() {
 #[tokio::test]
 async fn payloads_of_every_size_and_one_above_the_limit() {
     let mut world = World::start().await;
+    world.logs.expect_warn("set aside as a dead letter");
     world.execute("ALTER TABLE outflow.outbox ALTER payload TYPE text").await;
     world.config.source.max_payload = 1 << 20;
     let running = world.connector().await;
@@ -301,6 +307,8 @@ async fn payloads_of_every_size_and_one_above_the_limit() {
 #[tokio::test]
 async fn a_row_without_its_aggregate_is_set_aside_and_the_stream_goes_on() {
     let world = World::start().await;
+    world.logs.expect_warn("set aside as a dead letter");
+    world.logs.expect_warn("may be NULL");
     world.execute("ALTER TABLE outflow.outbox ALTER aggregate_id DROP NOT NULL").await;
     let running = world.connector().await;
     world
@@ -319,6 +327,7 @@ async fn a_row_without_its_aggregate_is_set_aside_and_the_stream_goes_on() {
 #[tokio::test]
 async fn a_debezium_table_works_by_configuration_alone() {
     let mut world = World::start().await;
+    world.logs.expect_warn("in which order its rows were inserted");
     world
         .execute(
             "CREATE TABLE events (id uuid PRIMARY KEY, aggregatetype text NOT NULL, aggregateid \

@@ -6,7 +6,7 @@ use outflow_relay::Retry;
 use outflow_relay::config::{Durability, OffsetStoreKind, RedisTarget};
 use outflow_sandbox::{Fsync, Postgres, Proxy, Redis};
 
-use crate::support::{PATIENCE, World, spawn};
+use crate::support::{PATIENCE, World};
 
 #[tokio::test]
 async fn redis_down_at_start_and_while_running() {
@@ -188,7 +188,7 @@ async fn c37_a_connector_that_was_overtaken_cannot_double_or_turn_back() {
     world
         .execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots")
         .await;
-    let successor = spawn(direct);
+    let successor = world.spawn_with(direct);
     successor.streaming().await;
     world.emit("c").await;
     world.expect_ids("outflow:order", &["a", "b", "c"]).await;

@@ -6,7 +6,7 @@ use outflow_relay::Retry;
 use outflow_sandbox::{Postgres, Redis, Shutdown};
 use tokio::time::Instant;
 
-use crate::support::{PATIENCE, World, spawn};
+use crate::support::{PATIENCE, World};
 
 #[tokio::test]
 async fn c31_an_idle_outbox_lets_the_slot_advance() {
@@ -88,6 +88,7 @@ async fn c35_a_fast_shutdown_is_not_held_up() {
 #[tokio::test]
 async fn c35_a_fast_shutdown_with_events_that_cannot_be_published() {
     let mut world = World::start().await;
+    world.logs.expect_warn("standing still");
     world.config.sink.timeout = Duration::from_secs(60);
     let running = world.connector().await;
     world.emit("a").await;
@@ -106,7 +107,7 @@ async fn c35_a_fast_shutdown_with_events_that_cannot_be_published() {
 async fn c36_a_slot_in_use_is_waited_for_and_taken_over() {
     let world = World::start().await;
     let first = world.connector().await;
-    let second = spawn(world.config.clone());
+    let second = world.spawn();
     second.waiting_for("in use by process").await;
     world.emit("a").await;
     world.expect_ids("outflow:order", &["a"]).await;
@@ -136,6 +137,7 @@ async fn c45_a_crash_of_the_server_is_survived() {
 #[tokio::test]
 async fn c14_a_swapped_table_is_noticed_while_running() {
     let world = World::start().await;
+    world.logs.expect_warn("another table than when the connector started");
     let running = world.connector().await;
     world.emit("a").await;
     world.expect_ids("outflow:order", &["a"]).await;
@@ -156,6 +158,7 @@ async fn c14_a_swapped_table_is_noticed_while_running() {
 #[tokio::test]
 async fn c17_a_narrowed_publication_is_noticed_while_running() {
     let world = World::start().await;
+    world.logs.expect_warn("carries more than inserts");
     let running = world.connector().await;
     world.emit("a").await;
     world.expect_ids("outflow:order", &["a"]).await;
@@ -180,6 +183,16 @@ async fn c18_a_dropped_publication_is_named_with_its_remedy() {
     let error = world.spawn().failure().await;
     assert_eq!(error.retry(), Retry::Fatal);
     assert!(error.to_string().contains("CREATE PUBLICATION"), "{error}");
+
+    // created again, it does not reach back to what was written meanwhile
+    world.emit("gap").await;
+    world
+        .execute("CREATE PUBLICATION outflow FOR TABLE outflow.outbox WITH (publish = 'insert')")
+        .await;
+    let running = world.spawn();
+    running.waiting_for("was written while publication outflow did not exist").await;
+    assert_eq!(world.ids("outflow:order").await, ["a"]);
+    running.crash().await;
 }
 
 #[tokio::test]

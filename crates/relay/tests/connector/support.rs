@@ -1,6 +1,7 @@
 //! What the integration tests share: real servers, an outbox, a connector that runs in the test.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use outflow_event::{EntryId, StreamNaming};
@@ -10,6 +11,7 @@ use outflow_relay::config::{
     RedisTarget, SinkConfig, SnapshotMode, SourceConfig, TableName,
 };
 use outflow_relay::status::{Reporter, Status};
+use outflow_sandbox::logs::Capture;
 use outflow_sandbox::{Database, Postgres, Redis};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -26,6 +28,8 @@ pub struct World {
     pub database: Database,
     pub sql: tokio_postgres::Client,
     pub config: ConnectorConfig,
+    /// Fails the test when the connector warns of something that the test does not expect.
+    pub logs: Arc<Capture>,
 }
 
 /// A connector that runs as a task of the test.
@@ -33,6 +37,7 @@ pub struct Running {
     pub shutdown: CancellationToken,
     pub status: watch::Receiver<Status>,
     pub task: JoinHandle<Result<(), outflow_relay::Error>>,
+    logs: Arc<Capture>,
 }
 
 /// An entry as Redis has it, fields in order.
@@ -59,6 +64,9 @@ impl World {
         pg: outflow_sandbox::PostgresBuilder,
         redis: outflow_sandbox::RedisBuilder,
     ) -> Self {
+        let logs = Arc::new(Capture::install());
+        // the sandbox's Redis keeps nothing on disk, which is worth a warning elsewhere
+        logs.expect_warn("persistence");
         let (pg, redis) = tokio::join!(pg.start(), redis.start());
         let (pg, redis) = (pg.unwrap(), redis.unwrap());
         let database = pg.fresh_database().await.unwrap();
@@ -67,7 +75,7 @@ impl World {
             sql.batch_execute(&migration).await.unwrap();
         }
         let config = config(&database.url, &redis.url());
-        Self { pg, redis, database, sql, config }
+        Self { pg, redis, database, sql, config, logs }
     }
 
     /// Starts a connector with the world's configuration and waits until it streams.
@@ -79,7 +87,15 @@ impl World {
 
     /// Starts a connector.
     pub fn spawn(&self) -> Running {
-        spawn(self.config.clone())
+        self.spawn_with(self.config.clone())
+    }
+
+    /// Starts a connector with another configuration.
+    pub fn spawn_with(&self, config: ConnectorConfig) -> Running {
+        let (reporter, shutdown) = (Reporter::new(), CancellationToken::new());
+        let status = reporter.subscribe();
+        let task = tokio::spawn(outflow_relay::connector::run(config, reporter, shutdown.clone()));
+        Running { shutdown, status, task, logs: Arc::clone(&self.logs) }
     }
 
     /// Emits one event of aggregate `order/1` and returns its id.
@@ -149,6 +165,7 @@ impl Running {
 
     /// Waits until the connector says that it stands still for a reason with this text.
     pub async fn waiting_for(&self, text: &str) {
+        self.logs.expect_warn("standing still");
         self.until(text, |status| match &status.state {
             outflow_relay::status::State::Waiting { reason, .. } => reason.contains(text),
             _ => false,
@@ -181,13 +198,6 @@ impl Running {
         self.task.abort();
         assert!(self.task.await.unwrap_err().is_cancelled());
     }
-}
-
-pub fn spawn(config: ConnectorConfig) -> Running {
-    let (reporter, shutdown) = (Reporter::new(), CancellationToken::new());
-    let status = reporter.subscribe();
-    let task = tokio::spawn(outflow_relay::connector::run(config, reporter, shutdown.clone()));
-    Running { shutdown, status, task }
 }
 
 /// The numbered files of sql/<side>, in order.
