@@ -11,7 +11,7 @@ mod table;
 
 pub use broker::check_broker;
 pub(crate) use publication::Publication;
-pub use publication::explain_missing_publication;
+pub use publication::{explain, explain_missing_publication};
 pub(crate) use table::Table;
 
 use std::fmt;

@@ -440,7 +440,7 @@ async fn values_have_the_same_text_in_snapshot_and_stream() {
              ALTER TABLE outflow.outbox ADD yes bool, ADD padded char(6), ADD address inet, \
                ADD raw bytea, ADD at timestamptz, ADD took interval, ADD ratio float8, \
                ADD exact numeric, ADD list text[], ADD feeling mood, ADD word short, \
-               ADD tree xml, ADD nothing text, ADD gone int, ADD doubled text \
+               ADD nothing text, ADD gone int, ADD doubled text \
                GENERATED ALWAYS AS (event_id || event_id) STORED; \
              ALTER TABLE outflow.outbox DROP gone",
         )
@@ -449,11 +449,11 @@ async fn values_have_the_same_text_in_snapshot_and_stream() {
         format!(
             "INSERT INTO outflow.outbox (event_id, aggregate_type, aggregate_id, event_type, \
                payload, created_at, yes, padded, address, raw, at, took, ratio, exact, list, \
-               feeling, word, tree) \
+               feeling, word) \
              VALUES ('{id}', 'o', '', 'T', '{{\"n\": 9007199254740993, \"d\": 0.10}}', \
                '2024-02-03 04:05:06.789+00', true, 'ab', '10.0.0.1', '\\xdeadbeef00', \
                '1999-12-31 23:59:59.5+00', '1 day 02:03:04', 0.1::float8 + 0.2::float8, 1.10, \
-               ARRAY['a', NULL, 'b \"c\"'], 'glad', 'x', '<a/>')"
+               ARRAY['a', NULL, 'b \"c\"'], 'glad', 'x')"
         )
     };
     source.run(&insert("old")).await;

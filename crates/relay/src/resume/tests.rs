@@ -284,7 +284,7 @@ fn promoted() -> Vec<Case> {
             slot: Some(slot(110)),
             server: second(),
             history: vec![switch(1, 119)],
-            expected: Refuse(|r| matches!(r, Refusal::SnapshotLost { .. }), &["0/77", "replay"]),
+            expected: Refuse(|r| matches!(r, Refusal::SnapshotLost { .. }), &["0/77", "`outflow"]),
             ..Case::default()
         },
         Case {
@@ -319,7 +319,7 @@ fn refused() -> Vec<Case> {
         Case {
             name: "c40 another cluster",
             server: Server { system_identifier: "8".into(), ..server() },
-            expected: Refuse(|r| matches!(r, Refusal::OtherCluster { .. }), &["7", "8", "adopt"]),
+            expected: Refuse(|r| matches!(r, Refusal::OtherCluster { .. }), &["7", "8", "`outflow"]),
             ..Case::default()
         },
         Case {
@@ -350,7 +350,7 @@ fn refused() -> Vec<Case> {
             slot: None,
             expected: Refuse(
                 |r| matches!(r, Refusal::SlotMissing { .. }),
-                &["`ob`", "500 B", "pg_create_logical_replication_slot", "outflow replay"],
+                &["`ob`", "500 B", "`outflow"],
             ),
             ..Case::default()
         },
@@ -365,7 +365,7 @@ fn refused() -> Vec<Case> {
             name: "c39 the slot was created again",
             expected: Refuse(
                 |r| matches!(r, Refusal::SlotAhead { .. }),
-                &["0/258", "100 B", "0/1F4", "outflow replay"],
+                &["0/258", "100 B", "0/1F4", "`outflow"],
             ),
             ..fit(slot(600))
         },
@@ -393,7 +393,7 @@ fn refused() -> Vec<Case> {
             name: "c38 the slot was invalidated",
             expected: Refuse(
                 |r| matches!(r, Refusal::SlotLost { .. }),
-                &["wal_removed", "0/1F4", "500 B", "max_slot_wal_keep_size", "outflow replay"],
+                &["wal_removed", "0/1F4", "500 B", "max_slot_wal_keep_size", "`outflow"],
             ),
             ..fit(Slot {
                 invalidation: Some("wal_removed".into()),
