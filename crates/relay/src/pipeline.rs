@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use outflow_event::Lsn;
 use outflow_pgoutput::message::Message;
-use outflow_pgoutput::{Chunk, Frame, ReplicationStream};
+use outflow_pgoutput::{Appetite, Chunk, Frame, ReplicationStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -127,6 +127,13 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Run<'_, S, O> {
         loop {
             self.dispatch()?;
             let room = self.queue.is_empty();
+            // With a batch under way nothing is in a hurry: rows gather in the socket, and the
+            // server, which sends each in a packet of its own, need not wake us for each. With
+            // nothing under way the next byte counts.
+            self.stream.set_appetite(match self.in_flight {
+                Some(_) => Appetite::Bulk,
+                None => Appetite::Prompt,
+            });
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
