@@ -27,7 +27,7 @@ fn run(args: &[&str]) -> (Output, Value) {
 
 #[test]
 fn every_committed_event_arrives_exactly_once_though_both_sides_are_killed() {
-    let args = ["--json", "--events", "3000", "--kills", "1", "--seed", "7"];
+    let args = ["--json", "--events", "3000", "--kills", "1", "--seed", "7", "--patience", "60"];
     let (_, proof) = run(&args);
     for name in ["committed", "entries", "inbox", "projected"] {
         assert_eq!(proof[name], 3000, "{name} in {proof}");

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use outflow_sandbox::{Postgres, Redis};
+use outflow_sandbox::{Fsync, Postgres, Redis};
 use redis::aio::MultiplexedConnection;
 use tokio_postgres::Client;
 
@@ -56,7 +56,8 @@ impl Stage {
         };
         // the times of commits tell how long an event took from end to end
         let postgres = Postgres::builder().setting("track_commit_timestamp", "on").start();
-        let (postgres, redis) = tokio::try_join!(postgres, Redis::builder().start())?;
+        let redis = Redis::builder().appendonly(Fsync::EverySec).start();
+        let (postgres, redis) = tokio::try_join!(postgres, redis)?;
         let databases =
             (postgres.create_database(PRODUCER).await?, postgres.create_database(CONSUMER).await?);
         let projection = path.join("projection.sql");
