@@ -67,6 +67,16 @@ struct Bulk {
     lapsed: bool,
 }
 
+impl Bulk {
+    /// Everything that was there has been read: the mark is good for another while.
+    fn read(&mut self, until: Instant) {
+        self.lapsed = false;
+        if self.armed.is_some() {
+            self.armed = Some(until);
+        }
+    }
+}
+
 /// What is to be written.
 #[derive(Default)]
 struct Outbox {
@@ -155,8 +165,9 @@ impl Link {
             match self.wait(due).await? {
                 Event::Read(0) => self.ended = true,
                 Event::Read(_) => {
-                    self.feedback.heard(Instant::now());
-                    self.bulk.lapsed = false;
+                    let now = Instant::now();
+                    self.feedback.heard(now);
+                    self.bulk.read(now + self.options.linger);
                 }
                 Event::Written | Event::Other => {}
             }
@@ -206,13 +217,18 @@ impl Link {
         Ok(())
     }
 
-    fn wants_read(&self) -> bool {
-        !self.ended && (self.ready == 0 || self.buf.len() < self.options.read_buffer)
+    /// Most bytes to take from the socket now: 0 while `read_buffer` bytes of whole frames wait for the caller.
+    fn appetite(&self) -> usize {
+        match self.ready {
+            _ if self.ended => 0,
+            0 => self.options.read_buffer,
+            _ => self.options.read_buffer.saturating_sub(self.buf.len()),
+        }
     }
 
     /// Timers. Returns when the next one is due.
     fn turn(&mut self, now: Instant) -> Result<Instant, Error> {
-        let reading = self.wants_read();
+        let reading = self.appetite() > 0;
         let mut due = loop {
             self.feedback.confirm(self.shared.confirmed.load(Ordering::Acquire).into());
             match self.feedback.step(now, reading) {
@@ -277,15 +293,15 @@ impl Link {
 
     /// Waits for bytes, for a place in the channel, for the caller, or until `due`.
     async fn wait(&mut self, due: Instant) -> Result<Event, Error> {
-        let reading = self.wants_read();
-        if reading {
+        let most = self.appetite();
+        if most > 0 {
             let have = self.buf.len().saturating_sub(self.ready);
             make_room(&mut self.buf, self.partial.saturating_sub(have), &self.options);
         }
         let Self { socket, buf, out, chunks, shared, sentinel, ready, .. } = self;
         tokio::select! {
             biased;
-            event = poll_fn(|cx| poll_io(cx, socket, buf, out, reading)) => Ok(event),
+            event = poll_fn(|cx| poll_io(cx, socket, buf, out, most)) => Ok(event),
             // the place itself is taken in the next turn
             _ = chunks.reserve(), if *ready > 0 => Ok(Event::Other),
             () = shared.wake.notified() => Ok(Event::Other),
@@ -326,8 +342,9 @@ impl Link {
                 }
             }
             make_room(&mut self.buf, 0, &self.options);
-            let Self { socket, buf, out, .. } = self;
-            if let Event::Read(0) = poll_fn(|cx| poll_io(cx, socket, buf, out, true)).await {
+            let Self { socket, buf, out, options, .. } = self;
+            let most = options.read_buffer;
+            if let Event::Read(0) = poll_fn(|cx| poll_io(cx, socket, buf, out, most)).await {
                 // a server that closed after CopyDone has heard the status before it
                 return self.out.failure.take().map_or(Ok(status.flush), |e| Err(Error::Io(e)));
             }
@@ -453,18 +470,18 @@ fn poll_write(cx: &mut Context<'_>, socket: &mut Socket, out: &mut Outbox) -> Po
     }
 }
 
-/// Writes what is to be written, then reads if wanted. A failure is kept, and shows as the end of the input.
+/// Writes what is to be written, then reads up to `most` bytes. A failure is kept, and shows as the end of the input.
 fn poll_io(
     cx: &mut Context<'_>,
     socket: &mut Socket,
     buf: &mut BytesMut,
     out: &mut Outbox,
-    reading: bool,
+    most: usize,
 ) -> Poll<Event> {
     let due = !out.buf.is_empty() || out.unflushed;
     let wrote = due && poll_write(cx, socket, out).is_ready();
-    if reading {
-        match pin!(socket.read_buf(buf)).poll(cx) {
+    if most > 0 {
+        match pin!(socket.read_buf(&mut buf.limit(most))).poll(cx) {
             Poll::Ready(Ok(n)) => return Poll::Ready(Event::Read(n)),
             Poll::Ready(Err(e)) => {
                 out.failure.get_or_insert(e);

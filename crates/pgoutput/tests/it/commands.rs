@@ -5,7 +5,7 @@ use outflow_pgoutput::{
 };
 use outflow_sandbox::Postgres;
 
-use crate::support::{Bench, PUBLICATION, SLOT, options};
+use crate::support::{Bench, PUBLICATION, SLOT, eventually, options};
 
 fn code(error: &Error) -> &str {
     error.sqlstate().map_or("none", |state| state.code())
@@ -79,7 +79,7 @@ async fn a_temporary_slot_goes_with_its_link() {
     drop(client);
     let mut other = bench.client().await;
     while other.slot("passing").await.unwrap().is_some() {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        tokio::task::yield_now().await;
     }
 }
 
@@ -185,10 +185,16 @@ async fn a_missing_slot_is_fatal() {
 async fn c45_refusals_are_classified() {
     let bench = Bench::with(Postgres::builder().setting("max_wal_senders", "1")).await;
     bench.execute("CREATE ROLE plain LOGIN").await;
+    let free = || async {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'walsender'";
+        bench.value(sql).await.as_deref() == Some("0")
+    };
+    eventually("the only walsender is free", free).await;
     let holder = bench.client().await;
     let error = ReplicationClient::connect(&bench.options()).await.err().unwrap();
     assert_eq!((code(&error), error.retry()), ("53300", Retry::Transient));
     drop(holder);
+    eventually("the only walsender is free", free).await;
     let error = ReplicationClient::connect(&options(&bench.pg.url_as("plain", "postgres"))).await;
     let error = error.err().unwrap();
     assert_eq!((code(&error), error.retry()), ("42501", Retry::Fatal));

