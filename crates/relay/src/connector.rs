@@ -98,7 +98,9 @@ impl Connector {
                 if error.retry() == Retry::Fatal {
                     return Err(error);
                 }
-                warn!("stopped before everything was published, the rest follows at the next start: {error}");
+                warn!(
+                    "stopped before everything was published, the rest follows at the next start: {error}"
+                );
                 return Ok(());
             }
             if error.retry() == Retry::Fatal && !(self.has_streamed && error.can_be_mended()) {
@@ -167,8 +169,7 @@ impl Connector {
         let from = match &from.snapshot {
             None => from,
             Some(progress) => {
-                let mut reader =
-                    SnapshotReader::open(sql, &self.config.source, progress).await?;
+                let mut reader = SnapshotReader::open(sql, &self.config.source, progress).await?;
                 self.reporter.state(State::Snapshot);
                 let (shutdown, give_up) = (&self.shutdown, &self.give_up);
                 let publisher = &mut publisher;
@@ -300,8 +301,7 @@ impl Connector {
             }
             OffsetStoreKind::Postgres => {
                 let sql = config.source.connect.connect_sql().await?;
-                let store =
-                    PostgresOffsetStore::new(sql.client, &config.connector, &config.offset);
+                let store = PostgresOffsetStore::new(sql.client, &config.connector, &config.offset);
                 Store::Postgres(store.await?)
             }
         })
@@ -357,11 +357,9 @@ impl Error {
 
     /// Whether an operator can lift the cause without restarting the connector.
     fn can_be_mended(&self) -> bool {
-        match self {
-            Self::Refused(_) | Self::SinkRefused(_) | Self::Replication(_) | Self::Sql { .. } => {
-                true
-            }
-            _ => false,
-        }
+        matches!(
+            self,
+            Self::Refused(_) | Self::SinkRefused(_) | Self::Replication(_) | Self::Sql { .. }
+        )
     }
 }

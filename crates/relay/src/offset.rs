@@ -2,6 +2,7 @@
 
 mod postgres;
 mod redis;
+pub mod reset;
 mod script;
 
 pub use self::postgres::PostgresOffsetStore;
@@ -175,6 +176,14 @@ pub trait OffsetStore: Send {
     /// # Errors
     /// As for [`OffsetStore::load`].
     fn ledger(&mut self, limit: usize) -> impl Future<Output = Result<Vec<Offset>, Error>> + Send;
+}
+
+/// The stored offset is not the one that was to be replaced.
+fn replaced_meanwhile(connector: &str) -> Error {
+    Error::Refused(format!(
+        "the stored offset of connector `{connector}` changed meanwhile, nothing was replaced: stop \
+         the connector and look again"
+    ))
 }
 
 /// Tells when the ledger is due for its next line.

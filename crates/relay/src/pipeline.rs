@@ -158,7 +158,8 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Run<'_, S, O> {
 
     /// Whether the failure means that going on with what is taken in makes no sense.
     fn lost(&self, error: &Error) -> bool {
-        self.publisher.is_none() || matches!(error, Error::Superseded { .. } | Error::SinkRefused(_))
+        self.publisher.is_none()
+            || matches!(error, Error::Superseded { .. } | Error::SinkRefused(_))
     }
 
     /// Takes in everything that a chunk holds.
@@ -166,9 +167,8 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Run<'_, S, O> {
         for frame in chunk.frames() {
             match frame {
                 Frame::XLogData { wal_start, wal_end, body, .. } => {
-                    let message = Message::decode(body).map_err(|error| {
-                        Error::Protocol(format!("at {wal_start}: {error}"))
-                    })?;
+                    let message = Message::decode(body)
+                        .map_err(|error| Error::Protocol(format!("at {wal_start}: {error}")))?;
                     self.intake.accept(&message, &mut self.filling)?;
                     self.source_lsn = self.source_lsn.max(wal_end);
                     let (entries, bytes) = self.limits;

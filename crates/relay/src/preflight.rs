@@ -2,7 +2,7 @@
 //!
 //! Whatever would make the connector stand still, publish hollow events or lose some is found
 //! here, named, and given a remedy. Findings are data: the connector acts on them, and `outflow
-//! doctor` and `outflow status` show them.
+//! status` shows those about slot, publication and table.
 
 mod broker;
 mod publication;

@@ -10,8 +10,8 @@
 
 mod refusal;
 
-pub(crate) use refusal::bytes;
 pub use refusal::{Fork, Refusal, Wait};
+pub(crate) use refusal::{bytes, size};
 
 use jiff::Timestamp;
 use outflow_event::{Epoch, Lsn};
@@ -177,7 +177,8 @@ pub fn decide(facts: &Facts, stored: Option<&Offset>, mode: SnapshotMode) -> Dec
     }
 }
 
-enum Stop {
+/// What stands against going on.
+pub(crate) enum Stop {
     Wait(Wait),
     Refuse(Refusal),
 }
@@ -291,7 +292,7 @@ fn bootstrap(facts: &Facts, epoch: Epoch) -> Result<Decision, Stop> {
     Ok(Decision::Bootstrap { drop_slot: facts.slot.is_some(), epoch })
 }
 
-fn same_cluster(facts: &Facts, stored: &Offset) -> bool {
+pub(crate) fn same_cluster(facts: &Facts, stored: &Offset) -> bool {
     stored.system_identifier == facts.server.system_identifier
 }
 
@@ -355,10 +356,9 @@ fn leave_lost_history(from: &mut Offset, switch_point: Lsn) -> Result<Option<For
     Ok(Some(Fork { switch_point, last, epoch: from.epoch }))
 }
 
-/// The slot's confirmed position, if the connector can stream from the slot now.
-fn usable(facts: &Facts, slot: &Slot, stored: Option<Lsn>) -> Result<Lsn, Stop> {
-    let name = facts.slot_name.clone();
-    let unfit = |why: String| Stop::Refuse(Refusal::SlotUnfit { slot: name.clone(), why });
+/// Whether the slot is of the kind that a connector reads from, and may drop.
+pub(crate) fn fitting(facts: &Facts, slot: &Slot) -> Result<(), Refusal> {
+    let unfit = |why: String| Refusal::SlotUnfit { slot: facts.slot_name.clone(), why };
     match slot.plugin.as_deref() {
         Some("pgoutput") => {}
         Some(plugin) => return Err(unfit(format!("it belongs to the output plugin {plugin}"))),
@@ -377,6 +377,13 @@ fn usable(facts: &Facts, slot: &Slot, stored: Option<Lsn>) -> Result<Lsn, Stop> 
     if slot.two_phase {
         return Err(unfit("it has two_phase, which streams what is not committed".to_owned()));
     }
+    Ok(())
+}
+
+/// The slot's confirmed position, if the connector can stream from the slot now.
+pub(crate) fn usable(facts: &Facts, slot: &Slot, stored: Option<Lsn>) -> Result<Lsn, Stop> {
+    fitting(facts, slot)?;
+    let name = facts.slot_name.clone();
     let lost = |reason: &str| Refusal::SlotLost {
         slot: name.clone(),
         reason: reason.to_owned(),

@@ -25,7 +25,7 @@ pub(crate) mod order;
 mod publish;
 mod sql;
 
-pub use bootstrap::{Bootstrap, bootstrap};
+pub use bootstrap::{Bootstrap, bootstrap, lock};
 pub use publish::publish;
 
 use std::pin::pin;
@@ -223,8 +223,8 @@ impl SnapshotReader {
             row.try_get(index).map_err(|_| Error::BadRecord {
                 what: format!("a row of {}", self.table),
                 why: "it holds bytes that are not UTF-8 (the database's encoding is probably \
-                      SQL_ASCII): set source.snapshot = \"never\" and bring old rows over with \
-                      `outflow replay`"
+                      SQL_ASCII): set source.snapshot = \"never\" and emit old rows again \
+                      (docs/runbook.md, \"Publish rows again\")"
                     .to_owned(),
             })
         };
@@ -252,8 +252,9 @@ impl SnapshotReader {
             warn!(
                 table = %self.table,
                 "about {changed} rows of the outbox were updated or deleted while the snapshot \
-                 ran: those that were not yet published are not in it. Compare with `outflow \
-                 reconcile`, and stop whatever changes outbox rows"
+                 ran: those that were not yet published are not in it. Compare outbox \
+                 and consumers (docs/runbook.md, \"Compare source and projection\"), and stop \
+                 whatever changes outbox rows"
             );
         }
         Ok(())

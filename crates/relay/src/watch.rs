@@ -148,8 +148,8 @@ impl Watcher<'_> {
             report.warn(
                 "table_replaced",
                 format!("{} is another table than when the connector started", self.source.table),
-                "rows that were inserted before the publication carried it are missing: compare \
-                 with `outflow reconcile`",
+                "rows that were inserted before the publication carried it are missing: publish \
+                 them again (docs/runbook.md, \"Publish rows again\")",
             );
         }
         found.findings.extend(report.findings);
@@ -187,8 +187,8 @@ pub async fn look(source: &SourceConfig, sql: &Client) -> Result<WatchReport, Er
         (_, None) => report.refuse(
             "publication_missing",
             format!("publication {} was dropped", source.publication),
-            "create it again (`outflow init` tells how); what was written meanwhile must be \
-             brought over with `outflow replay`",
+            "create it again (`outflow init`). If the outbox was written meanwhile, the connector \
+             says how to get past that part of the log",
         ),
         (table, Some(publication)) => publication.check(&mut report, source, table.as_ref()),
     }

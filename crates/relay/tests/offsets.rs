@@ -1,4 +1,10 @@
 //! Both offset stores: an offset never goes back, and its history stays bounded.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a failed assumption fails the test"
+)]
 
 mod source;
 

@@ -1,4 +1,10 @@
 //! Bad input at the start and while running: found, named, and given a remedy.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a failed assumption fails the test"
+)]
 
 mod source;
 

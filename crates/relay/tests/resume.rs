@@ -1,4 +1,10 @@
 //! Offset, slot and server that do not fit together, on real servers.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a failed assumption fails the test"
+)]
 
 mod source;
 

@@ -31,7 +31,8 @@ fn fields_stand_in_a_fixed_order() {
         created_at: Some(b"2026-01-02 03:04:05+00"),
         extra: &[(b"tenant", b"acme")],
     };
-    let origin = Origin { position: b"0/16B3748:3", commit_time: Some(b"2026-01-02T03:04:05.000006Z") };
+    let origin =
+        Origin { position: b"0/16B3748:3", commit_time: Some(b"2026-01-02T03:04:05.000006Z") };
     assert_eq!(
         encoded(&event, Some(origin)),
         pairs(&[

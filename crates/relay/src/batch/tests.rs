@@ -23,7 +23,9 @@ fn encoder(mode: EntryIdMode, epoch: u8) -> Encoder {
 
 fn packed(batch: &Batch) -> Vec<String> {
     let commands = batch.transaction().cmd_iter();
-    commands.map(|c| String::from_utf8_lossy(&c.get_packed_command()).replace("\r\n", " ")).collect()
+    commands
+        .map(|c| String::from_utf8_lossy(&c.get_packed_command()).replace("\r\n", " "))
+        .collect()
 }
 
 #[test]
@@ -34,11 +36,9 @@ fn an_event_is_one_xadd_with_its_position() {
     encoder.event(&mut batch, Position::new(lsn, 12), &event("a", "order")).unwrap();
     assert_eq!(
         packed(&batch),
-        [
-            "*17 $4 XADD $7 s:order $20 72057594061731656-12 $8 event_id $1 a $14 aggregate_type \
+        ["*17 $4 XADD $7 s:order $20 72057594061731656-12 $8 event_id $1 a $14 aggregate_type \
              $5 order $12 aggregate_id $1 1 $10 event_type $1 T $7 payload $2 {} $8 position $12 \
-             0/16B3748:12 $11 commit_time $27 2026-01-02T03:04:05.000006Z "
-        ]
+             0/16B3748:12 $11 commit_time $27 2026-01-02T03:04:05.000006Z "]
     );
     assert_eq!(batch.oldest_commit(), Some("2026-01-02T03:04:05.000006Z".parse().unwrap()));
 }

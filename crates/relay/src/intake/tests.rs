@@ -147,9 +147,7 @@ fn event(id: &str) -> Vec<u8> {
 }
 
 fn feed(intake: &mut Intake, batch: &mut Batch, messages: &[Vec<u8>]) -> Result<(), Error> {
-    messages
-        .iter()
-        .try_for_each(|bytes| intake.accept(&Message::decode(bytes).unwrap(), batch))
+    messages.iter().try_for_each(|bytes| intake.accept(&Message::decode(bytes).unwrap(), batch))
 }
 
 fn written(batch: &Batch) -> Vec<(String, String, String)> {
@@ -236,10 +234,8 @@ fn c13_an_added_column_becomes_a_field() {
     let (mut intake, mut batch) = (Intake::new(&config(), offset(50)), Batch::new());
     let mut wider = COLUMNS.to_vec();
     wider.push("tenant");
-    let row = insert(
-        OUTBOX,
-        &[Some("b"), Some("order"), Some("1"), Some("T"), Some("{}"), Some("acme")],
-    );
+    let row =
+        insert(OUTBOX, &[Some("b"), Some("order"), Some("1"), Some("T"), Some("{}"), Some("acme")]);
     let messages = [begin(100), outbox(), event("a"), relation(OUTBOX, "outbox", &wider), row];
     feed(&mut intake, &mut batch, &messages).unwrap();
     let commands: Vec<String> = batch

@@ -12,7 +12,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, Row, Statement};
 
-use super::{LedgerPace, Offset, OffsetStore, SnapshotProgress};
+use super::{LedgerPace, Offset, OffsetStore, SnapshotProgress, replaced_meanwhile};
 use crate::config::OffsetConfig;
 use crate::error::Error;
 
@@ -49,6 +49,21 @@ WITH saved AS (
     FROM saved WHERE $15
 )
 SELECT count(*) FROM saved";
+
+/// A line of the ledger for the stored offset.
+const LINE: &str = "\
+INSERT INTO outflow.connector_ledger
+    (connector, system_identifier, timeline, slot, epoch, commit_lsn, index, end_lsn,
+     commit_time, published_count, at, snapshot)
+SELECT connector, system_identifier, timeline, slot, epoch, commit_lsn, index, end_lsn,
+    commit_time, published_count, at, snapshot
+FROM outflow.connector_offset WHERE connector = $1";
+
+/// Sets the offset below every other one, for [`SAVE`] to follow in the same transaction.
+const LOWER: &str = "\
+UPDATE outflow.connector_offset
+SET epoch = 0, commit_lsn = NULL, index = NULL, end_lsn = '0/0', snapshot = NULL
+WHERE connector = $1";
 
 const TRIM: &str = "\
 DELETE FROM outflow.connector_ledger
@@ -109,6 +124,47 @@ impl PostgresOffsetStore {
             .await
             .map_err(failed("saving the offset of the connector"))?;
         Ok(self.save.insert(statement).clone())
+    }
+
+    /// Puts `new` in the place of the stored offset, even if it lies below, and adds a line for both
+    /// to the ledger. `expected` is the stored offset; `None` where it is absent or unreadable.
+    ///
+    /// One transaction: all or nothing.
+    ///
+    /// # Errors
+    /// Refused when another offset than `expected` is stored: nothing was changed. Transient when
+    /// the outcome is unknown: load and compare.
+    pub async fn replace(&mut self, expected: Option<&Offset>, new: &Offset) -> Result<(), Error> {
+        let failed = || failed("replacing the offset of the connector");
+        self.client.batch_execute("BEGIN").await.map_err(failed())?;
+        let replaced = self.replace_within(expected, new).await;
+        let end = if replaced.is_ok() { "COMMIT" } else { "ROLLBACK" };
+        let ended = self.client.batch_execute(end).await.map_err(failed());
+        replaced.and(ended)
+    }
+
+    async fn replace_within(
+        &mut self,
+        expected: Option<&Offset>,
+        new: &Offset,
+    ) -> Result<(), Error> {
+        let failed = || failed("replacing the offset of the connector");
+        let lock = "SELECT FROM outflow.connector_offset WHERE connector = $1 FOR UPDATE";
+        self.client.execute(lock, &[&self.connector]).await.map_err(failed())?;
+        let stored = match self.load().await {
+            Err(Error::BadRecord { .. }) => None,
+            loaded => loaded?,
+        };
+        if stored.as_ref() != expected {
+            return Err(replaced_meanwhile(&self.connector));
+        }
+        let line = self.newest("connector_ledger", "ORDER BY id DESC", 1).await?.into_iter().next();
+        if self.ledger_entries > 0 && stored.is_some() && line != stored {
+            self.client.execute(LINE, &[&self.connector]).await.map_err(failed())?;
+        }
+        self.client.execute(LOWER, &[&self.connector]).await.map_err(failed())?;
+        self.pace.last = None;
+        self.save(new).await
     }
 
     async fn newest(&self, table: &str, order: &str, limit: i64) -> Result<Vec<Offset>, Error> {

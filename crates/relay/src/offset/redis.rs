@@ -10,8 +10,8 @@ use outflow_event::{Epoch, Lsn, Position};
 use redis::{Cmd, FromRedisValue, cmd};
 
 use super::{
-    LedgerPace, Offset, OffsetStore, SnapshotProgress, ledger_key, offset_key, save_command,
-    script_outcome,
+    LedgerPace, Offset, OffsetStore, SnapshotProgress, ledger_key, offset_key, replaced_meanwhile,
+    save_command, script_outcome,
 };
 use crate::config::OffsetConfig;
 use crate::error::Error;
@@ -54,6 +54,48 @@ impl RedisOffsetStore {
         })
     }
 
+    /// Puts `new` in the place of the stored offset, even if it lies below, and adds a line for both
+    /// to the ledger. `expected` is the stored offset; `None` where it is absent or unreadable.
+    ///
+    /// All or nothing: the stream of the offset refuses lower ids, so it is deleted and written anew
+    /// in one transaction.
+    ///
+    /// # Errors
+    /// Refused when another offset than `expected` is stored: nothing was changed. Transient when
+    /// the outcome is unknown: load and compare.
+    pub async fn replace(&mut self, expected: Option<&Offset>, new: &Offset) -> Result<(), Error> {
+        let (key, ledger) = (offset_key(&self.connector), ledger_key(&self.connector));
+        self.query::<()>(cmd("WATCH").arg(&key)).await?;
+        let stored = match self.load().await {
+            Err(Error::BadRecord { .. }) => None,
+            loaded => loaded?,
+        };
+        if stored.as_ref() != expected {
+            self.link.reset();
+            return Err(replaced_meanwhile(&self.connector));
+        }
+        let last = self.newest(&ledger, 1).await?.first().map(Offset::resume_point);
+        let mut pipe = redis::pipe();
+        pipe.atomic();
+        let old = stored.filter(|old| last.is_none_or(|last| last < old.resume_point()));
+        if let Some(old) = old.filter(|_| self.ledger_entries > 0) {
+            pipe.cmd("XADD").arg(&ledger).arg("MAXLEN").arg("~").arg(self.ledger_entries);
+            pipe.arg(old.resume_point().entry_id()?.to_string()).arg(old.to_fields()).ignore();
+        }
+        pipe.cmd("DEL").arg(&key).ignore();
+        pipe.add_command(save_command(&self.connector, new, self.ledger_entries, &[])?);
+        let connection = self.link.get().await?;
+        let replies: Option<Vec<redis::Value>> = match pipe.query_async(connection).await {
+            Ok(replies) => replies,
+            Err(error) => {
+                self.link.reset();
+                return Err(classify(&error));
+            }
+        };
+        // nobody has touched the key since WATCH, or the transaction was not run
+        replies.map(|_| ()).ok_or_else(|| replaced_meanwhile(&self.connector))
+    }
+
     /// The newest `limit` records of a stream, newest first.
     async fn newest(&mut self, key: &str, limit: usize) -> Result<Vec<Offset>, Error> {
         let mut command = cmd("XREVRANGE");
@@ -71,8 +113,8 @@ impl OffsetStore for RedisOffsetStore {
             // its last id would go on to refuse every offset below, and nobody could say why
             return Err(Error::BadRecord {
                 what: format!("the offset in redis key `{key}`"),
-                why: "the key is there but its record was removed; restore it from the ledger, or \
-                      DEL the key to resume at the slot's own position"
+                why: "the key is there but its record was removed; `outflow offsets reset \
+                      --from-rows` or `--from-slot` writes a new one"
                     .to_owned(),
             });
         }

@@ -147,7 +147,8 @@ impl Facts {
             report.warn(
                 "redis_memory",
                 format!("{} of maxmemory = {} are in use", bytes(used), bytes(limit)),
-                "raise maxmemory, or trim the streams (`outflow trim` knows how far)",
+                "raise maxmemory, or XTRIM the streams below what every consumer has applied \
+                 (docs/guarantees.md, G9)",
             );
         }
     }
@@ -166,7 +167,10 @@ impl Facts {
         };
         report.warn(
             "redis_persistence",
-            format!("{consequence}. What is lost must be brought back with `outflow replay`"),
+            format!(
+                "{consequence}. What is lost must be published again (docs/runbook.md, \"Redis \
+                 lost data\")"
+            ),
             "run CONFIG SET appendonly yes, and CONFIG REWRITE",
         );
     }

@@ -108,7 +108,9 @@ impl Publication {
                     source.table
                 ),
                 format!(
-                    "{}, then publish what was missed with `outflow replay`",
+                    "{}, then publish what was inserted meanwhile: stop the connector and run \
+                     `outflow offsets reset --from-rows`, or emit those rows again \
+                     (docs/runbook.md, \"Publish rows again\")",
                     alter(&format!("ADD TABLE {outbox}"))
                 ),
             );
@@ -275,16 +277,16 @@ pub fn explain(error: &Error, source: &SourceConfig) -> Option<String> {
         .then(|| explain_missing_publication(&source.publication, &source.slot))
 }
 
-/// What an "undefined object" error (SQLSTATE 42704) about the publication means while streaming
-/// (C18, C19): it exists now, and did not when the log that is being read was written.
+/// The text of [`explain`].
 #[must_use]
 pub fn explain_missing_publication(publication: &str, slot: &str) -> String {
     format!(
         "the log that slot `{slot}` is to read was written while publication {publication} did \
          not exist: it was created after the slot, or dropped and created again. PostgreSQL looks \
          publications up as they were at the time of each change, so trying again does not help. \
-         Once the publication exists, stop the connector, move the slot past that part of the log \
-         (SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())), publish what was \
-         written meanwhile from outbox rows with `outflow replay`, and run `outflow offsets adopt`"
+         Stop the connector and run `outflow offsets reset --from-rows`: it begins a new slot and \
+         publishes every row of the outbox. Or give up what was written meanwhile: move the slot \
+         past it (SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())) and run \
+         `outflow offsets reset --from-slot`"
     )
 }

@@ -112,8 +112,8 @@ pub(super) async fn check(
             "encoding",
             "the database's encoding is SQL_ASCII: rows with bytes that are not UTF-8 stop the \
              initial snapshot",
-            "set source.snapshot = \"never\" if there may be such rows, and bring them over with \
-             `outflow replay`",
+            "set source.snapshot = \"never\" if there may be such rows, and emit the others again \
+             (docs/runbook.md, \"Publish rows again\")",
         );
     }
     Ok(version)

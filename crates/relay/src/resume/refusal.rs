@@ -82,8 +82,8 @@ pub enum Refusal {
     #[error(
         "the stored offset belongs to another cluster: system identifier {stored}, the server has \
          {server}. Its positions mean nothing here. If source.url is right and the new cluster \
-         is meant, bring over what is missing with `outflow replay`, then run `outflow offsets \
-         adopt` to begin a new epoch at the slot's position"
+         is meant, begin a new epoch: `outflow offsets reset --from-rows` publishes every row of \
+         its outbox, `outflow offsets reset --from-slot` only what comes after the slot's position"
     )]
     OtherCluster {
         /// Of the offset.
@@ -95,7 +95,8 @@ pub enum Refusal {
     #[error(
         "the stored offset was taken on timeline {stored}, the server is on timeline {server}: it \
          is an old primary, or was restored to a time before the last promotion. Connect to the \
-         present primary; if this server is meant, run `outflow offsets adopt`"
+         present primary; if this server is meant, run `outflow offsets reset --from-rows`, which \
+         publishes every row of its outbox in a new epoch"
     )]
     TimelineBehind {
         /// Of the offset.
@@ -106,8 +107,9 @@ pub enum Refusal {
     /// The server's history does not contain the offset's timeline.
     #[error(
         "the server is on timeline {server}, whose history does not contain timeline {stored} of \
-         the stored offset: which events both have in common cannot be told. Compare with \
-         `outflow reconcile`, then run `outflow offsets adopt`"
+         the stored offset: which events both have in common cannot be told. `outflow offsets \
+         reset --from-rows` publishes every row of its outbox; consumers with an inbox recognise \
+         those that they have applied"
     )]
     TimelineUnrelated {
         /// Of the offset.
@@ -118,8 +120,8 @@ pub enum Refusal {
     /// The snapshot's slot was created in a part of history that was lost.
     #[error(
         "the source went back to {switch_point} during the initial snapshot, to before its slot \
-         was created: drop the slot, run `outflow offsets adopt`, and bring the rows over with \
-         `outflow replay`"
+         was created: `outflow offsets reset --from-rows` begins again with a new slot and every \
+         row of the outbox"
     )]
     SnapshotLost {
         /// Where the server's history left the one of the snapshot.
@@ -128,15 +130,17 @@ pub enum Refusal {
     /// The progress of the snapshot cannot be read.
     #[error(
         "the stored progress of the initial snapshot lacks the slot's consistent point: was the \
-         offset edited? Restore it from the ledger (`outflow offsets`)"
+         offset edited? `outflow offsets reset --from-rows` begins again with a new slot and every \
+         row of the outbox"
     )]
     Progress,
     /// The offset lies beyond the end of the server's log (C49).
     #[error(
         "the stored offset {stored} lies {} beyond the end of the server's log ({server}): the \
          server was restored from a backup, or is another one. Nothing was confirmed to the \
-         slot. Connect to the right server; if this one is meant, run `outflow offsets adopt` to \
-         begin a new epoch at the slot's position", size(*server, *stored)
+         slot. Connect to the right server; if this one is meant, begin a new epoch: `outflow \
+         offsets reset --from-rows` publishes every row of its outbox, `outflow offsets reset \
+         --from-slot` only what comes after the slot's position", size(*server, *stored)
     )]
     AheadOfServer {
         /// The highest stored position.
@@ -147,9 +151,9 @@ pub enum Refusal {
     /// An offset, but no slot (C39, C40).
     #[error(
         "slot `{slot}` does not exist, but this connector has published up to {stored}{}. The log \
-         since then is {} and is not streamed by a new slot. Create the slot (SELECT \
-         pg_create_logical_replication_slot('{slot}', 'pgoutput')), run `outflow offsets adopt`, \
-         and fill the gap from outbox rows with `outflow replay`",
+         since then is {} and is not streamed by a new slot. Fill the gap from outbox rows: \
+         `outflow offsets reset --from-rows` lets the connector create the slot and publish every \
+         row of the outbox",
         if *snapshot { " (during the initial snapshot)" } else { "" },
         size(stored.lsn, *server)
     )]
@@ -165,10 +169,10 @@ pub enum Refusal {
     },
     /// The slot was invalidated (C38).
     #[error(
-        "slot `{slot}` was invalidated ({reason}): the log that it needs is gone. {} Drop it \
-         (SELECT pg_drop_replication_slot('{slot}')), create it again, run `outflow offsets \
-         adopt`, and fill the gap from outbox rows with `outflow replay`. To keep it from \
-         happening again look at max_slot_wal_keep_size and idle_replication_slot_timeout",
+        "slot `{slot}` was invalidated ({reason}): the log that it needs is gone. {} Fill it from \
+         outbox rows: `outflow offsets reset --from-rows` lets the connector replace the slot and \
+         publish every row of the outbox. To keep it from happening again look at \
+         max_slot_wal_keep_size and idle_replication_slot_timeout",
         lost_gap(*stored, *server)
     )]
     SlotLost {
@@ -186,7 +190,9 @@ pub enum Refusal {
         "slot `{slot}` stands at {confirmed}, {} beyond the stored offset {stored}: what committed \
          in between would never be streamed. Either the slot was dropped and created again or \
          advanced, or the store of the offset has lost its last writes. Fill the gap from outbox \
-         rows with `outflow replay`, then run `outflow offsets adopt`",
+         rows: `outflow offsets reset --from-rows` begins a new slot and publishes every row of \
+         the outbox. Or give the gap up: `outflow offsets reset --from-slot` goes on where the \
+         slot stands",
         size(stored.lsn, *confirmed)
     )]
     SlotAhead {
@@ -200,9 +206,8 @@ pub enum Refusal {
     /// The slot was confirmed beyond the end of the log (C50).
     #[error(
         "slot `{slot}` was confirmed up to {confirmed}, {} beyond the end of the server's log \
-         ({server}): it will never stream again. Drop it (SELECT \
-         pg_drop_replication_slot('{slot}')), create it again, and fill the gap from outbox rows \
-         with `outflow replay`", size(*server, *confirmed)
+         ({server}): it will never stream again. `outflow offsets reset --from-rows` lets the \
+         connector replace it and publish every row of the outbox", size(*server, *confirmed)
     )]
     SlotBeyondServer {
         /// The slot.
@@ -248,7 +253,7 @@ impl fmt::Display for Fork {
             Some(last) => write!(
                 f,
                 "events published at {switch_point} up to {last} are in the streams but no longer \
-                 in the source (compare with `outflow reconcile`). "
+                 in the source (docs/runbook.md, \"Compare source and projection\"). "
             )?,
             None => f.write_str("no published event was lost. ")?,
         }

@@ -319,7 +319,10 @@ fn refused() -> Vec<Case> {
         Case {
             name: "c40 another cluster",
             server: Server { system_identifier: "8".into(), ..server() },
-            expected: Refuse(|r| matches!(r, Refusal::OtherCluster { .. }), &["7", "8", "`outflow"]),
+            expected: Refuse(
+                |r| matches!(r, Refusal::OtherCluster { .. }),
+                &["7", "8", "`outflow"],
+            ),
             ..Case::default()
         },
         Case {

@@ -6,9 +6,9 @@ use redis::aio::ConnectionLike as _;
 use redis::{Value, cmd};
 use tracing::debug;
 
+use super::Sink;
 use super::connection::RedisLink;
 use super::refusal::{classify, classify_server_error};
-use super::Sink;
 use crate::batch::{Batch, WrittenEntry};
 use crate::config::{Durability, EntryIdMode, SinkConfig};
 use crate::error::Error;
@@ -26,6 +26,9 @@ pub struct RedisSink {
     /// durability is still to be reached.
     taken: Option<ResumePoint>,
 }
+
+/// An entry as Redis replies with it: its id, then names and values.
+type Record = (String, Vec<(Vec<u8>, Vec<u8>)>);
 
 /// Redis's words for an id that is not above the stream's last one (XADD).
 const ID_REFUSED: &str = "equal or smaller than the target stream top item";
@@ -89,7 +92,7 @@ impl RedisSink {
     /// An id was refused: that is success only if the entry at that id is ours.
     async fn verify_present(&mut self, entry: WrittenEntry<'_>) -> Result<(), Error> {
         let connection = self.link.get().await?;
-        let found: Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)> = cmd("XRANGE")
+        let found: Vec<Record> = cmd("XRANGE")
             .arg(entry.key)
             .arg(entry.id)
             .arg(entry.id)

@@ -19,9 +19,9 @@ pub(crate) fn classify(error: &RedisError) -> Error {
         return classify_code(code, error.detail().unwrap_or_default());
     }
     match error.kind() {
-        ErrorKind::AuthenticationFailed => Error::SinkRefused(format!(
-            "{error}: check user and password in sink.url"
-        )),
+        ErrorKind::AuthenticationFailed => {
+            Error::SinkRefused(format!("{error}: check user and password in sink.url"))
+        }
         ErrorKind::InvalidClientConfig => Error::SinkRefused(format!("{error}: check sink.url")),
         _ => Error::SinkUnavailable(error.to_string()),
     }
@@ -67,8 +67,17 @@ mod tests {
     #[test]
     fn conditions_that_pass_are_transient() {
         for code in [
-            "OOM", "READONLY", "LOADING", "MISCONF", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "MOVED",
-            "ASK", "MASTERDOWN", "NOREPLICAS",
+            "OOM",
+            "READONLY",
+            "LOADING",
+            "MISCONF",
+            "BUSY",
+            "CLUSTERDOWN",
+            "TRYAGAIN",
+            "MOVED",
+            "ASK",
+            "MASTERDOWN",
+            "NOREPLICAS",
         ] {
             let error = classify_code(code, "for now");
             assert_eq!(error.retry(), Retry::Transient, "{code}");

@@ -176,8 +176,12 @@ async fn open_transactions(sql: &Client, walsender: u32) -> Result<String, Error
     })
 }
 
-/// Takes the lock of the slot for the rest of the session.
-pub(super) async fn lock(sql: &Client, slot: &str) -> Result<(), Error> {
+/// Takes the lock of the slot for the rest of the session: no other connector creates the slot or
+/// publishes its snapshot until then.
+///
+/// # Errors
+/// [`Error::NotYet`] when another session holds it; otherwise as for any statement.
+pub async fn lock(sql: &Client, slot: &str) -> Result<(), Error> {
     let row = sql
         .query_one(
             "SELECT pg_catalog.pg_try_advisory_lock($1, pg_catalog.hashtext($2))",

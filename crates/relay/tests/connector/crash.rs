@@ -134,7 +134,9 @@ async fn c55_in_the_middle_of_a_transaction_again_and_again() {
     let running = world.connector().await;
     running.stop().await;
     world
-        .execute("SELECT outflow.emit('order', '1', 'T', '{}', i::text) FROM generate_series(1, 1000) i")
+        .execute(
+            "SELECT outflow.emit('order', '1', 'T', '{}', i::text) FROM generate_series(1, 1000) i",
+        )
         .await;
     let scenario = fail::FailScenario::setup();
     for _ in 0..5 {

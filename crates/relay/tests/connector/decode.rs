@@ -9,7 +9,9 @@ async fn c01_truncate_of_the_outbox_is_passed_over() {
     world.logs.expect_warn("TRUNCATE on the outbox is ignored");
     let running = world.connector().await;
     world.emit("a").await;
-    world.execute("ALTER PUBLICATION outflow SET (publish = 'insert, update, delete, truncate')").await;
+    world
+        .execute("ALTER PUBLICATION outflow SET (publish = 'insert, update, delete, truncate')")
+        .await;
     world.emit("b").await;
     world.execute("TRUNCATE outflow.outbox").await;
     world.emit("c").await;
@@ -161,11 +163,7 @@ async fn c13_columns_change_in_the_middle_of_a_transaction() {
     let fields: Vec<_> = entries.iter().map(|e| (e.get("payload"), e.get("x"))).collect();
     assert_eq!(
         fields,
-        [
-            (Some("{\"n\": 1}"), None),
-            (Some("{\"n\": 2}"), Some("5")),
-            (Some("{\"n\": 3}"), None),
-        ]
+        [(Some("{\"n\": 1}"), None), (Some("{\"n\": 2}"), Some("5")), (Some("{\"n\": 3}"), None),]
     );
     running.shutdown.cancel();
     running.task.await.unwrap().unwrap();
@@ -352,11 +350,13 @@ async fn a_debezium_table_works_by_configuration_alone() {
              'Paid', '{}', NULL)",
         )
         .await;
-    let ids =
-        ["00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"];
+    let ids = ["00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"];
     world.expect_ids("outflow:order", &ids).await;
     let entries = world.entries("outflow:order").await;
-    assert_eq!((entries[0].get("event_type"), entries[0].get("tenant")), (Some("Placed"), Some("acme")));
+    assert_eq!(
+        (entries[0].get("event_type"), entries[0].get("tenant")),
+        (Some("Placed"), Some("acme"))
+    );
     assert_eq!((entries[1].get("event_type"), entries[1].get("tenant")), (Some("Paid"), None));
     running.stop().await;
 }

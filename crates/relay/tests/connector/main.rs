@@ -1,6 +1,12 @@
 //! The connector on real servers: what the log may bring, what the broker may answer, what the
 //! slot may go through, and crashes in between.
 #![allow(unreachable_pub, reason = "modules of one test binary")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a failed assumption fails the test"
+)]
 
 mod crash;
 mod decode;

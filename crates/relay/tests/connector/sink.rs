@@ -45,7 +45,11 @@ async fn c58_a_full_redis_is_waited_for_and_holds_the_offset() {
     world.expect_ids("outflow:order", &["a"]).await;
     world.redis.config_set("maxmemory-policy", "noeviction").await.unwrap();
     world.redis.config_set("maxmemory", "1").await.unwrap();
-    world.execute("SELECT outflow.emit('order', '1', 'T', '{}', i::text) FROM generate_series(1, 50) i").await;
+    world
+        .execute(
+            "SELECT outflow.emit('order', '1', 'T', '{}', i::text) FROM generate_series(1, 50) i",
+        )
+        .await;
     running.waiting_for("OOM").await;
     assert_eq!(world.ids("outflow:order").await, ["a"], "a refused batch leaves nothing behind");
     world.redis.config_set("maxmemory", "0").await.unwrap();
@@ -185,9 +189,7 @@ async fn c37_a_connector_that_was_overtaken_cannot_double_or_turn_back() {
     proxy.pause();
     world.emit("b").await;
     // the slot changes hands
-    world
-        .execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots")
-        .await;
+    world.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots").await;
     let successor = world.spawn_with(direct);
     successor.streaming().await;
     world.emit("c").await;

@@ -25,7 +25,11 @@ async fn c31_an_idle_outbox_lets_the_slot_advance() {
                FROM pg_replication_slots WHERE slot_name = 'outflow'";
     let deadline = Instant::now() + PATIENCE;
     while !world.sql.query_one(sql, &[]).await.unwrap().get::<_, bool>(0) {
-        assert!(Instant::now() < deadline, "the slot stands at {:?}", world.slot("confirmed_flush_lsn").await);
+        assert!(
+            Instant::now() < deadline,
+            "the slot stands at {:?}",
+            world.slot("confirmed_flush_lsn").await
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     running.stop().await;

@@ -1,7 +1,5 @@
 //! Events on their way from the outbox to the stream.
 
-
-
 use crate::support::World;
 
 #[tokio::test]

@@ -40,6 +40,8 @@ pub struct Running {
     logs: Arc<Capture>,
 }
 
+type Record = (String, Vec<(String, Vec<u8>)>);
+
 /// An entry as Redis has it, fields in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawEntry {
@@ -110,16 +112,14 @@ impl World {
 
     pub async fn entries(&self, stream: &str) -> Vec<RawEntry> {
         let mut redis = self.redis.connect().await.unwrap();
-        let raw: Vec<(String, Vec<(String, Vec<u8>)>)> = redis::cmd("XRANGE")
+        let raw: Vec<Record> = redis::cmd("XRANGE")
             .arg(stream)
             .arg("-")
             .arg("+")
             .query_async(&mut redis)
             .await
             .unwrap();
-        raw.into_iter()
-            .map(|(id, fields)| RawEntry { id: id.parse().unwrap(), fields })
-            .collect()
+        raw.into_iter().map(|(id, fields)| RawEntry { id: id.parse().unwrap(), fields }).collect()
     }
 
     /// Event ids of the stream, in order.
@@ -178,7 +178,11 @@ impl Running {
         let seen = tokio::time::timeout(PATIENCE, status.wait_for(|status| reached(status))).await;
         match seen {
             Ok(Ok(_)) => {}
-            _ => panic!("waiting until {what}: {:?}, ended: {}", self.status.borrow(), self.task.is_finished()),
+            _ => panic!(
+                "waiting until {what}: {:?}, ended: {}",
+                self.status.borrow(),
+                self.task.is_finished()
+            ),
         }
     }
 
