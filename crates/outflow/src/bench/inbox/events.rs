@@ -68,7 +68,8 @@ impl Made {
             created_at: Some(TIME.as_bytes()),
             extra: &[],
         };
-        let origin = Origin { position: self.position.as_bytes(), commit_time: Some(TIME.as_bytes()) };
+        let origin =
+            Origin { position: self.position.as_bytes(), commit_time: Some(TIME.as_bytes()) };
         let mut command = redis::cmd("XADD");
         command.arg(STREAM).arg(self.id.to_string());
         encode(&event, Some(origin), |name, value| {
