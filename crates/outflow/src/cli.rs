@@ -20,6 +20,7 @@ Examples:
   outflow relay                                        publish, with outflow.toml
   outflow consume                                      apply, with outflow.toml
   outflow status --watch                               where everything stands
+  outflow offsets                                      where the connector stood, and ways out of a refusal
 
 Configuration: outflow.toml or --config FILE, then variables such as OUTFLOW_SOURCE__URL, then flags.
 
@@ -72,6 +73,7 @@ pub(crate) enum Command {
     Relay(crate::relay::Args),
     Consume(crate::consume::Args),
     Status(crate::status::Args),
+    Offsets(crate::offsets::Args),
     Bench(crate::bench::Args),
     Demo(crate::demo::Args),
     Config(crate::config::show::Args),
@@ -85,6 +87,7 @@ impl Command {
             Self::Relay(args) => crate::relay::run(args, global),
             Self::Consume(args) => crate::consume::run(args, global),
             Self::Status(args) => crate::status::run(args, global),
+            Self::Offsets(args) => crate::offsets::run(args, global),
             Self::Bench(args) => crate::bench::run(args, global),
             Self::Demo(args) => crate::demo::run(args),
             Self::Config(args) => crate::config::show::run(args, global),

@@ -7,6 +7,7 @@
 //! | `init` | applies `sql/` to the databases |
 //! | `relay`, `consume` | run the connector and a consumer until a signal |
 //! | `status` | looks at everything from the outside |
+//! | `offsets` | shows the stored offset and its history; resets it after a refusal |
 //! | `bench` | measures connector and consumer against the servers themselves |
 //! | `demo`, `oracle` | a tour on throwaway servers; an independent check of everything |
 //! | `completions` | writes shell completions |
@@ -26,6 +27,7 @@ mod failure;
 mod http;
 mod init;
 mod log;
+mod offsets;
 mod oracle;
 mod output;
 mod relay;

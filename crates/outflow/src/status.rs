@@ -77,6 +77,11 @@ fn show(args: &Args, report: &Report) -> anyhow::Result<()> {
     }
 }
 
+/// The last ids of the connector's streams.
+pub(crate) async fn last_ids(config: &Config) -> anyhow::Result<Vec<outflow_event::EntryId>> {
+    broker::last_ids(config).await
+}
+
 async fn look(config: &Config) -> Report {
     let (source, broker, consumer, process) = tokio::join!(
         source::look(config),
@@ -88,7 +93,7 @@ async fn look(config: &Config) -> Report {
 }
 
 /// `work`, unless it takes longer than a person would wait.
-async fn in_time<T>(work: impl Future<Output = anyhow::Result<T>>) -> Result<T, String> {
+pub(crate) async fn in_time<T>(work: impl Future<Output = anyhow::Result<T>>) -> Result<T, String> {
     match tokio::time::timeout(PATIENCE, work).await {
         Ok(Ok(found)) => Ok(found),
         Ok(Err(error)) => Err(crate::failure::chain(&error)),

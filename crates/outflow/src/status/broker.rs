@@ -114,6 +114,16 @@ async fn offset(config: &Config) -> anyhow::Result<Option<StoredOffset>> {
     }))
 }
 
+/// The last ids of the streams.
+///
+/// # Errors
+/// As for looking at them; also when there are too many keys to look at all.
+pub(super) async fn last_ids(config: &Config) -> anyhow::Result<Vec<EntryId>> {
+    let broker = streams(config).await?;
+    anyhow::ensure!(!broker.streams_incomplete, "redis holds too many keys to look at all of them");
+    Ok(broker.streams.iter().filter_map(|stream| stream.last_id.parse().ok()).collect())
+}
+
 async fn streams(config: &Config) -> anyhow::Result<Broker> {
     let mut link = link(config);
     let redis = link.get().await?;
