@@ -96,7 +96,7 @@ pub enum Refusal {
         "the stored offset was taken on timeline {stored}, the server is on timeline {server}: it \
          is an old primary, or was restored to a time before the last promotion. Connect to the \
          present primary; if this server is meant, run `outflow offsets reset --from-rows`, which \
-         publishes every row of its outbox in a new epoch"
+         publishes every row of its outbox"
     )]
     TimelineBehind {
         /// Of the offset.
