@@ -1,6 +1,6 @@
 //! Out of a refusal with `outflow offsets reset`, on real servers and with the program itself.
 
-#![expect(clippy::unwrap_used, reason = "what helps a test may fail it")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "what helps a test may fail it")]
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
