@@ -145,7 +145,7 @@ COMMENT ON TABLE outflow.position IS
 COMMENT ON COLUMN outflow.position.entry_id IS
     'The highest entry that was applied or set aside. With several workers, lower ones may still be in work.';
 COMMENT ON COLUMN outflow.position.updated_at IS
-    'Above created_at once the consumer has moved: a group that is missing then was lost, and is not just new.';
+    'When it last moved. Above created_at: a group that is missing then was lost, and is not just new.';
 COMMENT ON COLUMN outflow.position.resume_id IS
     'Every entry up to this one was applied or set aside, whichever worker had it: a lost group is rebuilt here. '
     'Ids are compared as numbers: string_to_array(id, ''-'')::numeric[].';

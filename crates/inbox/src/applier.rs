@@ -138,16 +138,19 @@ impl<H: Handler> Applier<H> {
         let consumer_id = &shared.config.consumer_id;
         let work = session.apply(batch, &mut self.handler, consumer_id, &shared.streams, &resume);
         tokio::pin!(work);
+        let limit = shared.config.apply_timeout;
         let outcome = loop {
-            if let Ok(outcome) = tokio::time::timeout(SLOW, &mut work).await {
+            let wait = SLOW.min(limit.saturating_sub(began.elapsed()));
+            if let Ok(outcome) = tokio::time::timeout(wait, &mut work).await {
                 break outcome?;
             }
-            let reason = format!("a transaction is running for more than {} s", SLOW.as_secs());
-            if began.elapsed() >= shared.config.apply_timeout {
-                let reason =
-                    format!("{reason} and was given up: look for locks and slow statements");
+            if began.elapsed() >= limit {
+                let reason = format!(
+                    "a transaction was given up after {limit:?}: look for locks and slow statements"
+                );
                 return Err(Failure::Transient { reason, reconnect: true });
             }
+            let reason = format!("a transaction is running for more than {} s", SLOW.as_secs());
             shared.board.waiting(Component::Applier, &reason);
         };
         shared.board.metrics.transaction.record(began.elapsed().as_secs_f64());

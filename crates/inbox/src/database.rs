@@ -134,6 +134,8 @@ pub(crate) fn statement_failed(source: tokio_postgres::Error) -> Error {
 
 /// Makes the session's settings safe, whatever the role's or the database's defaults are.
 ///
+/// - A REPEATABLE READ transaction fails where a READ COMMITTED one waits and then sees that another
+///   worker has applied the event.
 /// - `synchronous_commit = off` would let an acknowledged event vanish with its inbox row when the
 ///   server crashes.
 /// - Without the two timeouts the server keeps the transaction of a worker that died without a word,
@@ -144,7 +146,8 @@ pub(crate) async fn prepare_session(
 ) -> Result<(), Error> {
     client
         .batch_execute(
-            "SELECT set_config('synchronous_commit', 'on', false) \
+            "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; \
+             SELECT set_config('synchronous_commit', 'on', false) \
              WHERE current_setting('synchronous_commit') = 'off'",
         )
         .await

@@ -23,7 +23,7 @@ pub enum Error {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// Redis refused a command, or cannot be reached.
-    #[error("redis: {source}{}", Advice(.advice))]
+    #[error("redis: {}{}", RedisText(.source), Advice(.advice))]
     Redis {
         /// What Redis or the network said.
         source: redis::RedisError,
@@ -75,6 +75,18 @@ pub struct ConfigError {
     pub value: String,
     /// What is allowed.
     pub allowed: &'static str,
+}
+
+/// What the server said, in its own words: the code that its documentation names comes first.
+struct RedisText<'a>(&'a redis::RedisError);
+
+impl fmt::Display for RedisText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0.code(), self.0.detail()) {
+            (Some(code), Some(detail)) => write!(f, "{code} {detail}"),
+            _ => write!(f, "{}", self.0),
+        }
+    }
 }
 
 struct Advice<'a>(&'a Option<&'static str>);

@@ -10,16 +10,10 @@ use crate::config::{ConsumerConfig, Start};
 use crate::database::{self, Connect, statement_failed};
 use crate::error::Error;
 
-const KNOWN: &str = "\
-SELECT stream, resume_id, updated_at > created_at AS moved
-FROM outflow.position WHERE consumer_id = $1::text";
+const KNOWN: &str = include_str!("sql/known.sql");
 
 // several workers may begin at once: all of them go by the row of the first one
-const BEGIN: &str = "\
-INSERT INTO outflow.position (consumer_id, stream, entry_id, resume_id)
-SELECT $1::text, stream, entry_id, entry_id FROM unnest($2::text[], $3::text[]) AS start (stream, entry_id)
-ORDER BY stream
-ON CONFLICT (consumer_id, stream) DO NOTHING";
+const BEGIN: &str = include_str!("sql/begin.sql");
 
 /// Where a consumer stands in one stream, by its own database.
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +23,8 @@ struct Known {
     moved: bool,
 }
 
-/// Makes sure that the group exists in every stream, and returns where each may resume.
+/// Makes sure that the group exists in every stream, and returns where each may resume: what the
+/// database knows, or what this process has `measured` since.
 ///
 /// A group is created at the position stored with the inbox: never at the stream's end, which would
 /// skip what came meanwhile, and not at its beginning, which may hold what the inbox has forgotten.
@@ -39,14 +34,16 @@ pub(crate) async fn ensure(
     config: &ConsumerConfig,
     connect: &Connect,
     redis: &mut MultiplexedConnection,
+    measured: &[EntryId],
     on_rebuilt: impl Fn(&str),
 ) -> Result<Vec<EntryId>, Error> {
     let known = positions(config, connect, redis).await?;
     let mut resume = Vec::with_capacity(config.streams.len());
-    for stream in &config.streams {
+    for (stream, measured) in config.streams.iter().zip(measured) {
         let position = known.get(stream).copied();
-        let Known { resume: from, moved } =
+        let Known { resume: stored, moved } =
             position.unwrap_or(Known { resume: EntryId::ZERO, moved: false });
+        let from = stored.max(*measured);
         resume.push(from);
         let created = broker::create_group(redis, stream, &config.consumer_id, from).await;
         if !created.map_err(broker::failed)? {
@@ -81,6 +78,7 @@ async fn positions(
     redis: &mut MultiplexedConnection,
 ) -> Result<HashMap<String, Known>, Error> {
     let client = connect().await.map_err(database::connect_failed)?;
+    database::prepare_session(&client, config.apply_timeout).await?;
     let mut known = select(&client, &config.consumer_id).await?;
     let missing: Vec<&String> =
         config.streams.iter().filter(|stream| !known.contains_key(*stream)).collect();

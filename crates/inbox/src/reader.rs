@@ -1,6 +1,7 @@
 //! Reads batches: own pending entries first, then new ones, and from time to time what other
 //! workers left behind.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -110,18 +111,20 @@ impl Reader {
         Ok(())
     }
 
-    async fn read_on_one_connection(&mut self) -> Result<std::convert::Infallible, End> {
+    async fn read_on_one_connection(&mut self) -> Result<Infallible, End> {
         let mut redis = self.until_stopped(self.broker.connect(self.config().block)).await??;
         let resume = {
             let rebuilt = |_: &str| self.shared.board.metrics.groups_rebuilt.increment(1);
-            let ensured = groups::ensure(self.config(), &self.connect, &mut redis, rebuilt);
+            let measured = self.shared.resume();
+            let ensured =
+                groups::ensure(self.config(), &self.connect, &mut redis, &measured, rebuilt);
             self.until_stopped(ensured).await??
         };
         self.shared.raise_resume(&resume);
+        self.shared.board.moving(Component::Reader);
         // a connection that was lost may have taken replies with it: what they held is pending
         self.read_history(&mut redis).await?;
         let client_id = redis::cmd("CLIENT").arg("ID").query_async(&mut redis).await.ok();
-        self.shared.board.moving(Component::Reader);
         loop {
             let permit = self.room().await?;
             let read = match self.next_claim() {
@@ -178,23 +181,30 @@ impl Reader {
             reply = &mut reply => reply,
             () = self.stop.cancelled() => {
                 // the reply is waited for: entries in it are applied, not left pending
-                tokio::join!(reply, self.unblock(client_id)).0
+                tokio::select! {
+                    reply = reply => reply,
+                    never = self.unblock(client_id) => match never {},
+                }
             }
         };
         fail::fail_point!("inbox::after_read");
         self.by_index(reply?)
     }
 
-    /// Ends the blocking read from another connection; where that is not possible, the read ends
-    /// by itself after `block`.
-    async fn unblock(&self, client_id: Option<i64>) {
-        let Some(client_id) = client_id else { return };
-        let Ok(mut redis) = self.broker.connect(Duration::ZERO).await else { return };
-        let mut command = redis::cmd("CLIENT");
-        command.arg("UNBLOCK").arg(client_id);
-        if let Err(error) = command.exec_async(&mut redis).await {
-            tracing::debug!("the blocking read ends by itself: {error}");
+    /// Ends the blocking read from another connection, for as long as it takes: the first try may
+    /// overtake the read. Where it is not possible, the read ends by itself after `block`.
+    async fn unblock(&self, client_id: Option<i64>) -> Infallible {
+        let mut redis = self.broker.connect(Duration::ZERO).await.ok().zip(client_id);
+        while let Some((connection, client_id)) = redis.as_mut() {
+            let mut command = redis::cmd("CLIENT");
+            command.arg("UNBLOCK").arg(*client_id);
+            if let Err(error) = command.exec_async(connection).await {
+                tracing::debug!("the blocking read ends by itself: {error}");
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
+        std::future::pending().await
     }
 
     /// Which pending list to look at now, if it is time.
@@ -313,7 +323,8 @@ impl Reader {
         tracing::warn!(
             stream,
             entries = lost.len(),
-            "entries were trimmed or deleted before they were applied: {}{}; publish them again from the outbox",
+            "entries were trimmed or deleted while they were pending: {}{}; unless outflow.inbox has them, they \
+             were lost before they were applied: publish them again from the outbox",
             ids.join(" "),
             if lost.len() > SHOWN { " ..." } else { "" }
         );

@@ -13,69 +13,14 @@ use tokio_postgres::{Client, Error, Row, Statement, Transaction};
 
 use crate::delivery::{Delivery, MalformedEntry};
 
-const INSERT: &str = "\
-WITH inserted AS (
-    INSERT INTO outflow.inbox (consumer_id, event_id, aggregate_type, aggregate_id, seq, event_type,
-                               payload, payload_raw, position, stream, entry_id)
-    SELECT $1::text, event_id, aggregate_type, aggregate_id, seq, event_type,
-           payload::jsonb, payload_raw, position, stream, entry_id
-    FROM unnest($2::text[], $3::text[], $4::text[], $5::int8[], $6::text[], $7::text[], $8::bytea[],
-                $9::text[], $10::text[], $11::text[])
-         AS event (event_id, aggregate_type, aggregate_id, seq, event_type, payload, payload_raw,
-                   position, stream, entry_id)
-    ON CONFLICT (consumer_id, event_id) DO NOTHING
-    RETURNING event_id
-)
-SELECT count(*) AS fresh,
-       CASE WHEN count(*) < cardinality($2::text[]) THEN array_agg(event_id) END AS fresh_ids,
-       pg_current_xact_id()::text AS transaction_id
-FROM inserted";
+const INSERT: &str = include_str!("sql/insert.sql");
 
-const JUDGE: &str = "\
-WITH judged AS (
-    SELECT event.*, known.stream AS applied_stream, known.entry_id AS applied_entry_id,
-           known.payload AS applied_payload, known.payload_raw AS applied_payload_raw, known.applied_at,
-           known.payload IS NOT DISTINCT FROM event.payload::jsonb
-               AND known.payload_raw IS NOT DISTINCT FROM event.payload_raw AS same
-    FROM unnest($2::int8[], $3::text[], $4::text[], $5::text[], $6::int8[], $7::text[], $8::text[],
-                $9::bytea[], $10::text[], $11::text[], $12::text[], $13::text[])
-         AS event (ordinal, event_id, aggregate_type, aggregate_id, seq, event_type, payload,
-                   payload_raw, headers, position, stream, entry_id)
-    JOIN outflow.inbox AS known ON known.consumer_id = $1::text AND known.event_id = event.event_id
-), stored AS (
-    INSERT INTO outflow.conflict (consumer_id, event_id, stream, entry_id, aggregate_type, aggregate_id,
-                                  seq, event_type, payload, payload_raw, headers, position,
-                                  applied_stream, applied_entry_id, applied_payload,
-                                  applied_payload_raw, applied_at)
-    SELECT $1::text, event_id, stream, entry_id, aggregate_type, aggregate_id, seq, event_type,
-           payload::jsonb, payload_raw, headers, position, applied_stream, applied_entry_id,
-           applied_payload, applied_payload_raw, applied_at
-    FROM judged WHERE NOT same
-    ORDER BY ordinal
-    ON CONFLICT (consumer_id, stream, entry_id) DO NOTHING
-)
-SELECT ordinal, same, applied_stream, applied_entry_id FROM judged";
+const JUDGE: &str = include_str!("sql/judge.sql");
 
-const DEAD_LETTER: &str = "\
-INSERT INTO outflow.dead_letter (consumer_id, stream, entry_id, raw_fields, reason)
-VALUES ($1::text, $2::text, $3::text, $4::bytea[], $5::text)
-ON CONFLICT (consumer_id, stream, entry_id) DO NOTHING";
+const DEAD_LETTER: &str = include_str!("sql/dead_letter.sql");
 
 // the row is locked from here to the end of the commit: this statement comes last
-const POSITION: &str = "\
-INSERT INTO outflow.position AS known (consumer_id, stream, entry_id, resume_id)
-SELECT $1::text, stream, entry_id, resume_id
-FROM unnest($2::text[], $3::text[], $4::text[]) AS reached (stream, entry_id, resume_id)
-WHERE $5::text IS NULL OR $5 = pg_current_xact_id()::text
-ORDER BY stream
-ON CONFLICT (consumer_id, stream) DO UPDATE
-SET entry_id = CASE WHEN string_to_array(excluded.entry_id, '-')::numeric[]
-                         > string_to_array(known.entry_id, '-')::numeric[]
-                    THEN excluded.entry_id ELSE known.entry_id END,
-    resume_id = CASE WHEN string_to_array(excluded.resume_id, '-')::numeric[]
-                          > string_to_array(known.resume_id, '-')::numeric[]
-                     THEN excluded.resume_id ELSE known.resume_id END,
-    updated_at = now()";
+const POSITION: &str = include_str!("sql/position.sql");
 
 pub(crate) struct Statements {
     insert: Statement,

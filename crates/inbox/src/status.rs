@@ -86,6 +86,13 @@ impl Component {
     }
 }
 
+/// Who waits, and whether reading has begun.
+#[derive(Default)]
+struct Waits {
+    of: BTreeMap<Component, Wait>,
+    begun: bool,
+}
+
 struct Wait {
     reason: String,
     since: SystemTime,
@@ -95,7 +102,7 @@ struct Wait {
 /// Where the parts of a consumer report to.
 pub(crate) struct Board {
     consumer: String,
-    waits: Mutex<BTreeMap<Component, Wait>>,
+    waits: Mutex<Waits>,
     status: watch::Sender<Status>,
     pub(crate) metrics: Metrics,
 }
@@ -141,7 +148,7 @@ impl Board {
         let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let consumer = self.consumer.as_str();
-        match waits.get_mut(&component) {
+        match waits.of.get_mut(&component) {
             Some(wait) if wait.reason == reason => {
                 if now.duration_since(wait.logged) < REMINDER {
                     return;
@@ -156,7 +163,7 @@ impl Board {
             }
             known => {
                 let since = known.map_or_else(SystemTime::now, |wait| wait.since);
-                waits.insert(component, Wait { reason: reason.to_owned(), since, logged: now });
+                waits.of.insert(component, Wait { reason: reason.to_owned(), since, logged: now });
                 tracing::warn!(consumer, component = component.name(), "waiting: {reason}");
             }
         }
@@ -167,7 +174,8 @@ impl Board {
     /// `component` moves.
     pub(crate) fn moving(&self, component: Component) {
         let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(wait) = waits.remove(&component) {
+        waits.begun |= component == Component::Reader;
+        if let Some(wait) = waits.of.remove(&component) {
             let waited = wait.since.elapsed().unwrap_or_default();
             let consumer = self.consumer.as_str();
             tracing::info!(consumer, component = component.name(), "runs again after {waited:.1?}");
@@ -180,13 +188,16 @@ impl Board {
         self.status.send_modify(|status| status.state = State::Stopped);
     }
 
-    fn publish(&self, waits: &BTreeMap<Component, Wait>) {
-        let state =
-            waits.first_key_value().map_or(State::Running, |(component, wait)| State::Waiting {
+    fn publish(&self, waits: &Waits) {
+        let state = match waits.of.first_key_value() {
+            Some((component, wait)) => State::Waiting {
                 component: component.name(),
                 reason: wait.reason.clone(),
                 since: wait.since,
-            });
+            },
+            None if waits.begun => State::Running,
+            None => State::Starting,
+        };
         self.status.send_if_modified(|status| {
             let changed = status.state != state;
             status.state = state;

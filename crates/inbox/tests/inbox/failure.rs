@@ -1,0 +1,191 @@
+//! Servers that go away, refuse, and come back; handlers that misbehave.
+
+use std::time::Duration;
+
+use crate::support::{Bed, PATIENCE, gated, seen, start};
+use outflow_inbox::{ConsumerOptions, Delivery, Error, Handler, HandlerError, Retry};
+use outflow_sandbox::{Fsync, Redis};
+use tokio_postgres::Transaction;
+
+#[tokio::test]
+async fn a_connection_that_is_terminated_in_a_transaction_is_replaced() {
+    let mut bed = Bed::new().await;
+    bed.log.expect_warn("waiting: database");
+    bed.add_many(1..=20, 2).await;
+    let (slow, mut entered, gate) = gated();
+    let mut running = bed.start(bed.options(), slow);
+    assert_eq!(entered.recv().await, Some(20));
+    bed.until_true(
+        "SELECT bool_or(pg_terminate_backend(pid)) FROM pg_stat_activity \
+         WHERE datname = current_database() AND state = 'idle in transaction'",
+    )
+    .await;
+    gate.add_permits(10);
+    running.until(|counts| counts.acknowledged == 20).await;
+    let summary = running.stop().await;
+    assert_eq!((summary.counts.applied, summary.counts.duplicates), (20, 0));
+    assert!(summary.counts.retries > 0);
+    bed.assert_exactly_once(20).await;
+}
+
+#[tokio::test]
+async fn a_redis_that_restarts_loses_nothing() {
+    let mut bed = Bed::new().await;
+    bed.log.expect_warn("waiting: redis");
+    let redis = Redis::builder().appendonly(Fsync::Always).start().await.unwrap();
+    bed.redis = redis.connect().await.unwrap();
+    let options = ConsumerOptions { redis_url: redis.url(), ..bed.options() };
+    bed.add_many(1..=50, 2).await;
+    let mut running = bed.start(options, seen());
+    running.until(|counts| counts.acknowledged == 50).await;
+    redis.kill().await.unwrap();
+    running.until_waiting_for("redis").await;
+    redis.start_again().await.unwrap();
+    bed.redis = redis.connect().await.unwrap();
+    bed.add_many(51..=80, 2).await;
+    running.until(|counts| counts.applied == 80).await;
+    running.until_status(|status| status.lag_entries == Some(0)).await;
+    running.stop().await;
+    bed.assert_exactly_once(80).await;
+    bed.assert_order_within_aggregates().await;
+}
+
+#[tokio::test]
+async fn c61_a_redis_that_comes_back_empty_is_read_from_the_position() {
+    let mut bed = Bed::new().await;
+    bed.log.expect_warn("waiting: redis");
+    bed.log.expect_warn("NOGROUP");
+    bed.log.expect_warn("the group was gone and is rebuilt at the stored position");
+    let redis = Redis::builder().start().await.unwrap();
+    bed.redis = redis.connect().await.unwrap();
+    let options = ConsumerOptions { redis_url: redis.url(), ..bed.options() };
+    bed.add_many(1..=50, 2).await;
+    let mut running = bed.start(options, seen());
+    running.until(|counts| counts.acknowledged == 50).await;
+    redis.kill().await.unwrap();
+    redis.start_again().await.unwrap();
+    bed.redis = redis.connect().await.unwrap();
+    bed.add_many(51..=60, 2).await;
+    running.until(|counts| counts.acknowledged == 60).await;
+    running.stop().await;
+    bed.assert_exactly_once(60).await;
+}
+
+#[tokio::test]
+async fn c59_a_redis_that_became_a_replica_is_waited_for() {
+    let mut bed = Bed::new().await;
+    bed.log.expect_warn("waiting: redis");
+    let redis = Redis::builder().start().await.unwrap();
+    bed.redis = redis.connect().await.unwrap();
+    let options = ConsumerOptions { redis_url: redis.url(), ..bed.options() };
+    bed.add_many(1..=10, 1).await;
+    let mut running = bed.start(options, seen());
+    running.until(|counts| counts.acknowledged == 10).await;
+    bed.redis_command(&["CONFIG", "SET", "replica-serve-stale-data", "yes"]).await;
+    bed.redis_command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    running.until_waiting_for("READONLY").await;
+    bed.redis_command(&["REPLICAOF", "NO", "ONE"]).await;
+    bed.add_many(11..=20, 1).await;
+    running.until(|counts| counts.acknowledged == 20).await;
+    running.stop().await;
+    bed.assert_exactly_once(20).await;
+}
+
+#[tokio::test]
+async fn what_waiting_cannot_help_ends_the_consumer_with_advice() {
+    let mut bed = Bed::new().await;
+    // C67: a key of another type
+    let key = format!("{}:text", bed.stream);
+    bed.redis_command(&["SET", &key, "x"]).await;
+    let options = ConsumerOptions { streams: vec![key], ..bed.options() };
+    let error = bed.start(options, seen()).end().await.unwrap_err();
+    assert!(matches!(error, Error::Redis { .. }) && error.retry() == Retry::Fatal);
+    assert!(error.to_string().contains("correct `streams`"), "{error}");
+
+    let url = bed.redis_server.url().replace("redis://", "redis://nobody:wrong@");
+    let options = ConsumerOptions { redis_url: url, ..bed.options() };
+    let error = bed.start(options, seen()).end().await.unwrap_err();
+    assert!(error.to_string().contains("correct user and password"), "{error}");
+
+    bed.sql.batch_execute("DROP TABLE outflow.inbox").await.unwrap();
+    let error = bed.start(bed.options(), seen()).end().await.unwrap_err();
+    assert!(error.to_string().contains("run the files of sql/consumer"), "{error}");
+
+    let missing = outflow_inbox::connect_no_tls(&bed.postgres.url_for("no_such_database"));
+    let error = start(bed.options(), missing, seen()).end().await.unwrap_err();
+    assert!(error.to_string().contains("create the database"), "{error}");
+}
+
+/// Commits the inbox's transaction by itself.
+struct Commits;
+
+impl Handler for Commits {
+    async fn apply(&mut self, tx: &Transaction<'_>, _: &[Delivery]) -> Result<(), HandlerError> {
+        tx.batch_execute("ROLLBACK; BEGIN").await?;
+        Ok(())
+    }
+}
+
+/// Hides a failed statement.
+struct Hides;
+
+impl Handler for Hides {
+    async fn apply(&mut self, tx: &Transaction<'_>, _: &[Delivery]) -> Result<(), HandlerError> {
+        let _ = tx.batch_execute("SELECT 1 / 0").await;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_handler_cannot_lose_the_inbox_rows() {
+    let mut bed = Bed::new().await;
+    bed.log.expect_warn("cannot be applied");
+    bed.add_many(1..=2, 1).await;
+    let mut running = bed.start(bed.options(), Commits);
+    running.until_waiting_for("the handler ended the transaction").await;
+    running.stop().await;
+    let mut running = bed.start(bed.options(), Hides);
+    running.until_waiting_for("the handler reported success").await;
+    running.stop().await;
+    assert_eq!(bed.pending().await, 2);
+    assert_eq!(bed.count("outflow.inbox").await, 0);
+}
+
+/// Fails with a serialization failure a few times, as a busy database may.
+struct Unlucky(u32);
+
+impl Handler for Unlucky {
+    async fn apply(&mut self, tx: &Transaction<'_>, _: &[Delivery]) -> Result<(), HandlerError> {
+        if self.0 > 0 {
+            self.0 -= 1;
+            tx.batch_execute("DO $$ BEGIN RAISE SQLSTATE '40001'; END $$").await?;
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn c77_a_serialization_failure_is_nobodys_fault() {
+    let mut bed = Bed::new().await;
+    bed.log.expect_warn("waiting: database");
+    bed.add_many(1..=2, 1).await;
+    let summary = bed.run_until(bed.options(), Unlucky(2), |c| c.acknowledged == 2).await;
+    assert_eq!((summary.counts.applied, summary.counts.retries), (2, 2));
+    assert!(bed.log.matching("cannot be applied").is_empty());
+}
+
+#[tokio::test]
+async fn a_transaction_that_takes_too_long_is_given_up_and_tried_again() {
+    let mut bed = Bed::new().await;
+    bed.log.expect_warn("a transaction was given up after 1s");
+    bed.add_many(1..=1, 1).await;
+    let (stuck, mut entered, gate) = gated();
+    let options = ConsumerOptions { apply_timeout: Duration::from_secs(1), ..bed.options() };
+    let mut running = bed.start(options, stuck);
+    assert_eq!(entered.recv().await, Some(1));
+    assert_eq!(tokio::time::timeout(PATIENCE, entered.recv()).await, Ok(Some(1)));
+    gate.add_permits(1);
+    running.until(|counts| counts.acknowledged == 1).await;
+    running.stop().await;
+    bed.assert_exactly_once(1).await;
+}

@@ -1,0 +1,23 @@
+//! The consumer against real servers. Names carry the number of the incident that a test guards
+//! against.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    reason = "a failed assumption fails the test"
+)]
+
+mod apply;
+mod claim;
+mod crash;
+mod failure;
+mod group;
+mod migration;
+mod payload;
+mod pending;
+mod projection;
+mod stop;
+mod support;
