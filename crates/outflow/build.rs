@@ -25,13 +25,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             continue;
         }
         println!("cargo:rerun-if-changed={}", folder.display());
-        let mut expected = 1;
-        for path in sql_files(&folder)? {
+        for (expected, path) in (1..).zip(sql_files(&folder)?) {
             let (version, name) = split(&path)?;
             if version != expected {
                 return Err(format!("{}: expected number {expected:04}", path.display()).into());
             }
-            expected += 1;
             writeln!(
                 code,
                 "Migration {{ side: Side::{side}, version: {version}, name: {name:?}, sql: include_str!({:?}) }},",

@@ -140,11 +140,11 @@ async fn apply_all(
     let files: Vec<_> = files(sides, config).collect();
     let mut publication = foreign_publication(config).filter(|_| sides.contains(&Side::Producer));
     let mut steps = Vec::new();
-    if let Some(there) = &publication {
-        if there.exists(client).await? {
-            steps.push(Step { name: there.title(), outcome: Outcome::Present });
-            publication = None;
-        }
+    if let Some(there) = &publication
+        && there.exists(client).await?
+    {
+        steps.push(Step { name: there.title(), outcome: Outcome::Present });
+        publication = None;
     }
     let pending: Vec<_> =
         files.iter().filter(|file| apply::outcome(file, &recorded) == Outcome::Pending).collect();

@@ -92,7 +92,6 @@ mod tests {
         let reporter = Reporter::new();
         let probe = probe(reporter.subscribe());
         assert_eq!(probe().reason.as_deref(), Some("starting"));
-        let mut reporter = reporter;
         reporter.state(State::Streaming);
         assert!(probe().ready);
         reporter.state(State::Waiting { on: On::Sink, reason: "redis: OOM".to_owned() });

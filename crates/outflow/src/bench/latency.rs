@@ -228,6 +228,7 @@ fn summary(stage: &Stage, rounds: &[Spans]) -> Vec<Figure> {
         figure("commit to entry, longest", millis(|spans| spans.from_commit.max())),
         figure("due to entry, p50", millis(|spans| spans.from_due.value_at_quantile(0.5))),
         figure("due to entry, p99", millis(|spans| spans.from_due.value_at_quantile(0.99))),
-        Figure::new(SCENARIO, case.clone(), "rate reached", Unit::Rate, rates),
+        Figure::new(SCENARIO, case.clone(), "rate reached", Unit::Rate, rates)
+            .target(Some(Target::AtLeast(0.99 * f64::from(stage.options.rate)))),
     ]
 }

@@ -70,7 +70,7 @@ impl Report {
         );
         let _ = write!(
             text,
-            "{} events a backlog, {} rounds{}",
+            "events a backlog: {}, rounds: {}{}",
             options.events,
             options.rounds,
             if options.quick { ", quick" } else { "" }

@@ -283,16 +283,16 @@ fn subject(key: &str, value: &Value, origin: Option<&Origin>) -> String {
 
 /// `a,b` or `["a", "b"]`.
 fn split(text: &str) -> Vec<Value> {
-    if text.trim_start().starts_with('[') {
-        if let Ok(toml::Value::Array(items)) = text.parse() {
-            return items
-                .iter()
-                .map(|item| match item {
-                    toml::Value::String(text) => Value::Text(text.clone()),
-                    other => Value::Other(other.type_str()),
-                })
-                .collect();
-        }
+    if text.trim_start().starts_with('[')
+        && let Ok(toml::Value::Array(items)) = text.parse()
+    {
+        return items
+            .iter()
+            .map(|item| match item {
+                toml::Value::String(text) => Value::Text(text.clone()),
+                other => Value::Other(other.type_str()),
+            })
+            .collect();
     }
     let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
     items.map(|item| Value::Text(item.to_owned())).collect()

@@ -11,7 +11,7 @@ use super::migrations::{Migration, Side};
 use crate::database::quote;
 
 /// Concurrent inits wait for each other at this advisory lock ("outflow" in ASCII).
-const LOCK: i64 = 0x6f75_7466_6c6f_77;
+const LOCK: i64 = 0x006f_7574_666c_6f77;
 
 /// Waiting longer than this for a lock would make the application's statements queue behind us.
 const LIMITS: &str = "SET LOCAL lock_timeout = '10s'";

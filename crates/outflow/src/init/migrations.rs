@@ -91,10 +91,10 @@ pub(crate) fn script(sides: &[Side], skip: impl Fn(&Migration) -> bool) -> Strin
         "-- What `outflow init` does, as one script: each file in a transaction of its own, recorded in\n\
          -- outflow.migration. Safe to run again. Run it with: psql -v ON_ERROR_STOP=1 -f FILE\n\n",
     );
-    if !sides.contains(&Side::Producer) {
-        if let Some(schema) = Migration::schema() {
-            let _ = write!(text, "-- schema\nBEGIN;\n\n{}\nCOMMIT;\n\n", schema.sql);
-        }
+    if !sides.contains(&Side::Producer)
+        && let Some(schema) = Migration::schema()
+    {
+        let _ = write!(text, "-- schema\nBEGIN;\n\n{}\nCOMMIT;\n\n", schema.sql);
     }
     for side in sides {
         for migration in Migration::of(*side).filter(|migration| !skip(migration)) {

@@ -89,10 +89,9 @@ impl Report {
         report.judge_consumer(&mut problems, &mut notes);
         if let Some(health) =
             report.process.as_ref().and_then(|part| part.found("process", &mut problems))
+            && let Some(reason) = &health.reason
         {
-            if let Some(reason) = &health.reason {
-                problems.push(format!("{} is not ready: {reason}", health.command));
-            }
+            problems.push(format!("{} is not ready: {reason}", health.command));
         }
         report.healthy = problems.is_empty();
         (report.problems, report.notes) = (problems, notes);

@@ -1,1 +1,80 @@
+use super::broker::{Broker, Group, Stream};
+use super::consumer::Consumer;
+use super::report::Report;
+use crate::config::{Config, Sources};
 
+fn config() -> Config {
+    let flags = [("consumer.id", "books"), ("consumer.streams", "order")];
+    let flags = flags.map(|(key, value)| ("--set".into(), key.into(), value.into())).to_vec();
+    Config::load(&Sources { flags, ..Sources::default() }).unwrap()
+}
+
+fn stream(groups: Vec<Group>) -> Broker {
+    let stream = Stream {
+        key: "outflow:order".into(),
+        entries: 9,
+        last_id: "5-0".into(),
+        last_position: Some("0/5:0".into()),
+        groups,
+    };
+    Broker { streams: vec![stream], streams_incomplete: false }
+}
+
+fn group(pending: i64, lag: Option<i64>, idle_ms: Option<i64>) -> Group {
+    let (name, last_delivered_id) = ("books".into(), "5-0".into());
+    Group { name, workers: 1, pending, lag, last_delivered_id, idle_ms }
+}
+
+/// Problems and notes of a report about `broker` alone, as its JSON has them.
+fn report(broker: Result<Broker, String>) -> serde_json::Value {
+    serde_json::to_value(Report::new(&config(), None, (Ok(None), broker), None, None)).unwrap()
+}
+
+#[test]
+fn a_group_is_stuck_when_entries_wait_and_nobody_asks_for_them() {
+    for (group, healthy) in [
+        (group(0, Some(0), None), true),
+        (group(0, Some(0), Some(3_600_000)), true),
+        (group(5, Some(0), Some(500)), true),
+        (group(5, Some(0), Some(61_000)), false),
+        (group(0, Some(1), Some(61_000)), false),
+        (group(0, Some(1), None), false),
+        (group(0, None, Some(61_000)), true),
+    ] {
+        let shown = format!("{group:?}");
+        let report = report(Ok(stream(vec![group])));
+        assert_eq!(report["healthy"], healthy, "{shown}: {report}");
+    }
+}
+
+#[test]
+fn a_part_that_was_not_reached_is_named_and_the_rest_is_shown() {
+    let report = report(Err("connection refused".into()));
+    assert_eq!(report["problems"][0], "redis: connection refused");
+    assert_eq!(report["broker"]["error"], "connection refused");
+    assert_eq!(report["notes"][0], "source: source.url is not set");
+}
+
+#[test]
+fn a_stream_without_the_consumer_s_group_is_a_problem() {
+    let report = report(Ok(stream(Vec::new())));
+    assert_eq!(report["problems"][0], "consumer `books` has no group in outflow:order");
+}
+
+#[test]
+fn what_waits_for_a_person_is_a_note() {
+    let consumer = Consumer {
+        id: "books".into(),
+        applied: 7,
+        open_conflicts: 1,
+        open_dead_letters: 2,
+        positions: Vec::new(),
+    };
+    let broker = Ok(stream(vec![group(0, Some(0), Some(1))]));
+    let report = Report::new(&config(), None, (Ok(None), broker), Some(Ok(consumer)), None);
+    assert!(report.healthy);
+    let shown = report.to_string();
+    assert!(shown.contains("has 1 open conflict\n"), "{shown}");
+    assert!(shown.contains("has 2 open dead letters\n"), "{shown}");
+    assert!(shown.contains("0/5:0"), "{shown}");
+}

@@ -1,7 +1,7 @@
 //! The inbox's statements without the inbox: arrays in memory, one connection, one transaction after
 //! the other.
 //!
-//! The texts are copies: the inbox keeps its SQL to itself. A test holds them together.
+//! The texts are the inbox's own files; a batch of fresh events needs no others.
 
 use std::time::Instant;
 
@@ -13,49 +13,10 @@ use super::super::progress::Progress;
 use super::super::stage::STREAM;
 use super::events::Made;
 
-const INSERT: &str = "\
-WITH inserted AS (
-    INSERT INTO outflow.inbox (consumer_id, event_id, aggregate_type, aggregate_id, seq, event_type,
-                               payload, payload_raw, position, stream, entry_id)
-    SELECT $1::text, event_id, aggregate_type, aggregate_id, seq, event_type,
-           payload::jsonb, payload_raw, position, stream, entry_id
-    FROM unnest($2::text[], $3::text[], $4::text[], $5::int8[], $6::text[], $7::text[], $8::bytea[],
-                $9::text[], $10::text[], $11::text[])
-         AS event (event_id, aggregate_type, aggregate_id, seq, event_type, payload, payload_raw,
-                   position, stream, entry_id)
-    ON CONFLICT (consumer_id, event_id) DO NOTHING
-    RETURNING event_id
-)
-SELECT count(*) AS fresh,
-       CASE WHEN count(*) < cardinality($2::text[]) THEN array_agg(event_id) END AS fresh_ids,
-       pg_current_xact_id()::text AS transaction_id
-FROM inserted";
-
-const POSITION: &str = "\
-INSERT INTO outflow.position AS known (consumer_id, stream, entry_id, resume_id)
-SELECT $1::text, stream, entry_id, resume_id
-FROM unnest($2::text[], $3::text[], $4::text[]) AS reached (stream, entry_id, resume_id)
-WHERE $5::text IS NULL OR $5 = pg_current_xact_id()::text
-ORDER BY stream
-ON CONFLICT (consumer_id, stream) DO UPDATE
-SET entry_id = CASE WHEN string_to_array(excluded.entry_id, '-')::numeric[]
-                         > string_to_array(known.entry_id, '-')::numeric[]
-                    THEN excluded.entry_id ELSE known.entry_id END,
-    resume_id = CASE WHEN string_to_array(excluded.resume_id, '-')::numeric[]
-                          > string_to_array(known.resume_id, '-')::numeric[]
-                     THEN excluded.resume_id ELSE known.resume_id END,
-    updated_at = now()";
-
+const INSERT: &str = include_str!("../../../../inbox/src/sql/insert.sql");
+const POSITION: &str = include_str!("../../../../inbox/src/sql/position.sql");
 /// What stands in front of a projection's statement.
-const EVENTS: &str = "events AS (\
-SELECT ordinal, event_id, aggregate_type, aggregate_id, seq, event_type, \
-CASE WHEN is_jsonb THEN payload_text::jsonb END AS payload, payload_text, payload_raw, \
-headers::jsonb AS headers, created_at, position, commit_time::timestamptz AS commit_time, stream, \
-entry_id, extra::jsonb AS extra \
-FROM unnest($1::text[], $2::text[], $3::text[], $4::int8[], $5::text[], $6::bool[], $7::text[], \
-$8::bytea[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[]) \
-WITH ORDINALITY AS event (event_id, aggregate_type, aggregate_id, seq, event_type, is_jsonb, \
-payload_text, payload_raw, headers, created_at, position, commit_time, stream, entry_id, extra, ordinal))";
+const EVENTS: &str = include_str!("../../../../inbox/src/sql/events.sql");
 
 const CONSUMER: &str = "statements";
 
@@ -185,22 +146,4 @@ async fn apply(
     tx.execute(position, &[&CONSUMER, &streams, &last, &last, &Some(transaction)]).await?;
     tx.commit().await?;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_statements_are_the_inboxs_own() {
-        let inbox = include_str!("../../../../inbox/src/statements.rs");
-        assert!(inbox.contains(INSERT), "copy INSERT from crates/inbox/src/statements.rs");
-        assert!(inbox.contains(POSITION), "copy POSITION from crates/inbox/src/statements.rs");
-        let relation = include_str!("../../../../inbox/src/projection/relation.rs");
-        let relation = relation.replace("\\\n", "");
-        assert!(
-            relation.contains(EVENTS),
-            "copy EVENTS from crates/inbox/src/projection/relation.rs"
-        );
-    }
 }

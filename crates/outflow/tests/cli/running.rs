@@ -1,0 +1,231 @@
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use outflow_sandbox::{Postgres, Redis, shared_postgres, shared_redis};
+use serde_json::Value;
+use tempfile::{TempDir, tempdir};
+
+use crate::{outflow, run};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A process that ends with the test.
+struct Process(Child);
+
+impl Process {
+    fn start(folder: &Path, args: &[&str]) -> Self {
+        let log = fs::File::create(folder.join(format!("{}.log", args[0]))).unwrap();
+        Self(outflow(folder).args(args).stdout(Stdio::null()).stderr(log).spawn().unwrap())
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.0.id().to_string();
+        assert!(std::process::Command::new("kill").args([name, &pid]).status().unwrap().success());
+    }
+
+    fn ended(&mut self) -> Option<i32> {
+        let since = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(since.elapsed() < PATIENCE, "it does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A folder with a configuration for databases of its own.
+async fn folder(server: &Postgres, redis: &Redis, listen: &str) -> (TempDir, String, String) {
+    let folder = tempdir().unwrap();
+    let source = server.fresh_database().await.unwrap();
+    let books = server.fresh_database().await.unwrap();
+    let projection = concat!(env!("CARGO_MANIFEST_DIR"), "/../../sql/demo/consumer/projection.sql");
+    let name = &source.name;
+    let text = format!(
+        "connector = \"{name}\"\n[source]\nurl = \"{}\"\ncheck_interval = \"200ms\"\n\
+         [sink]\nurl = \"{}\"\nstream_prefix = \"{name}:\"\n\
+         [consumer]\nid = \"accounting\"\nurl = \"{}\"\nstreams = [\"journal\"]\n\
+         projection = \"{projection}\"\nblock = \"200ms\"\n[http]\nlisten = \"{listen}\"\n",
+        source.url,
+        redis.url(),
+        books.url
+    );
+    fs::write(folder.path().join("outflow.toml"), text).unwrap();
+    run(folder.path(), ["init", "--demo"]).ok();
+    (folder, source.name, books.name)
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn log(folder: &Path, command: &str) -> String {
+    fs::read_to_string(folder.join(format!("{command}.log"))).unwrap_or_default()
+}
+
+/// `GET path`: status line and body.
+fn get(port: u16, path: &str) -> Option<(String, String)> {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).ok()?;
+    let (head, body) = reply.split_once("\r\n\r\n")?;
+    Some((head.lines().next()?.to_owned(), body.to_owned()))
+}
+
+fn until(what: &str, folder: &Path, mut done: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !done() {
+        assert!(
+            since.elapsed() < PATIENCE,
+            "{what}: not within {PATIENCE:?}\n{}\n{}",
+            log(folder, "relay"),
+            log(folder, "consume")
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn status(folder: &Path) -> (Option<i32>, Value) {
+    let ran = run(folder, ["status", "--json"]);
+    (ran.code, ran.json())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_travel_and_status_follows_them() {
+    let server = shared_postgres().await.unwrap();
+    let redis = shared_redis().await.unwrap();
+    let port = free_port();
+    let (folder, source, books) = folder(server, redis, &format!("127.0.0.1:{port}")).await;
+    let path = folder.path();
+    let client = server.connect_to(&source).await.unwrap();
+    for number in 0..3 {
+        let id = format!("j{number}");
+        client
+            .execute("SELECT ledger.post($1, 'cash', 'sales', 'c-17', 'EUR', 100)", &[&id])
+            .await
+            .unwrap();
+    }
+
+    let (code, report) = status(path);
+    assert_eq!(code, Some(1), "nothing runs yet: {report}");
+    assert_eq!(report["healthy"], false);
+    assert!(report["problems"].to_string().contains("no process answers"), "{report}");
+
+    let mut relay = Process::start(path, &["relay"]);
+    let mut consume = Process::start(path, &["consume", "--listen", ""]);
+    let books = server.connect_to(&books).await.unwrap();
+    let applied = || {
+        let rows = tokio::task::block_in_place(|| {
+            tokio::runtime::Handle::current()
+                .block_on(books.query("SELECT amount::bigint FROM turnover", &[]))
+        });
+        rows.is_ok_and(|rows| rows.first().is_some_and(|row| row.get::<_, i64>(0) == 300))
+    };
+    until("the projection", path, applied);
+
+    until("readiness", path, || {
+        get(port, "/readyz").is_some_and(|(head, _)| head.contains(" 200 "))
+    });
+    assert_eq!(get(port, "/healthz").unwrap().1, "ok\n");
+    let (_, metrics) = get(port, "/metrics").unwrap();
+    assert!(metrics.contains("outflow_published_events_total 3"), "{metrics}");
+    let (_, own) = get(port, "/status").unwrap();
+    let own: Value = serde_json::from_str(&own).unwrap();
+    assert_eq!(
+        (own["command"].as_str(), own["ready"].as_bool()),
+        (Some("relay"), Some(true)),
+        "{own}"
+    );
+
+    until("health", path, || status(path).0 == Some(0));
+    let (_, report) = status(path);
+    assert_eq!(report["problems"], serde_json::json!([]), "{report}");
+    assert_eq!(report["offset"]["found"]["published_count"], 3, "{report}");
+    assert_eq!(report["source"]["found"]["slot_active"], true, "{report}");
+    let stream = &report["broker"]["found"]["streams"][0];
+    assert_eq!(stream["entries"], 3, "{report}");
+    assert_eq!(stream["groups"][0]["name"], "accounting", "{report}");
+    assert_eq!(stream["groups"][0]["pending"], 0, "{report}");
+    assert_eq!(report["consumer"]["found"]["applied"], 3, "{report}");
+    let table = run(path, ["status"]).ok();
+    assert!(table.contains("accounting") && table.ends_with("healthy\n"), "{table}");
+
+    relay.signal("-TERM");
+    consume.signal("-INT");
+    assert_eq!(relay.ended(), Some(0), "{}", log(path, "relay"));
+    assert_eq!(consume.ended(), Some(0), "{}", log(path, "consume"));
+    // not a terminal: one JSON object a line
+    for line in log(path, "relay").lines() {
+        let line: Value =
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert!(line["level"].is_string() && line["message"].is_string(), "{line}");
+    }
+    let (code, report) = status(path);
+    assert_eq!(code, Some(1));
+    assert!(report["problems"].to_string().contains("no connector is connected"), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readiness_says_why_it_stands_still_and_a_second_signal_ends_at_once() {
+    let server = shared_postgres().await.unwrap();
+    let redis = Redis::builder().start().await.unwrap();
+    let port = free_port();
+    let (folder, source, _) = folder(server, &redis, &format!("127.0.0.1:{port}")).await;
+    let path = folder.path();
+    let mut relay = Process::start(path, &["relay", "--set", "sink.timeout=1s"]);
+    let ready = |code: &'static str| {
+        move || get(port, "/readyz").is_some_and(|(head, _)| head.contains(code))
+    };
+    until("readiness", path, ready(" 200 "));
+    redis.sigstop().unwrap();
+    let client = server.connect_to(&source).await.unwrap();
+    client.execute("SELECT outflow.emit('order', '1', 'Placed', '{}')", &[]).await.unwrap();
+    until("unreadiness", path, ready(" 503 "));
+    let (_, body) = get(port, "/readyz").unwrap();
+    assert!(body.contains("sink"), "{body}");
+    assert_eq!(get(port, "/healthz").unwrap().1, "ok\n");
+
+    relay.signal("-TERM");
+    std::thread::sleep(Duration::from_millis(300));
+    relay.signal("-TERM");
+    assert_eq!(relay.ended(), Some(130), "{}", log(path, "relay"));
+    redis.sigcont().unwrap();
+}
+
+#[tokio::test]
+async fn a_refusal_ends_with_3_and_says_what_to_run() {
+    let server = shared_postgres().await.unwrap();
+    let redis = shared_redis().await.unwrap();
+    let database = server.fresh_database().await.unwrap();
+    let folder = tempdir().unwrap();
+    let (url, redis) = (database.url.clone(), redis.url());
+    // nothing was initialised
+    let ran = tokio::task::spawn_blocking(move || {
+        run(folder.path(), ["relay", "--source", &url, "--sink", &redis, "--set=connector=refused"])
+    });
+    let error = ran.await.unwrap().failed(3);
+    assert!(error.contains("outflow.outbox"), "{error}");
+}
+
+#[tokio::test]
+async fn an_address_that_is_taken_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let folder = tempdir().unwrap();
+    let args = ["relay", "--source", "postgres://u@127.0.0.1:1/d", "--listen", &address];
+    let error = run(folder.path(), args).failed(1);
+    assert!(error.contains(&format!("http.listen = \"{address}\" cannot be used")), "{error}");
+}
