@@ -60,8 +60,9 @@ pub(crate) fn run(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
             database = %connect,
             "consumer starts"
         );
+        let metrics = crate::http::record(config.listen)?;
         let consumer = Consumer::new(consumer, connections(connect), projection);
-        crate::http::serve(config.listen, probe(consumer.status())).await?;
+        crate::http::serve(config.listen, metrics, probe(consumer.status())).await?;
         let summary = consumer.run(stop).await.context("consume")?;
         tracing::info!(clean = summary.clean, counts = ?summary.counts, "consumer stopped");
         Ok(ExitCode::SUCCESS)

@@ -67,20 +67,38 @@ struct Served {
     metrics: PrometheusHandle,
 }
 
-/// Serves on `listen` until the runtime ends: also while the process stops, which is when people look.
-/// Does nothing without an address; metrics then cost nothing either.
+/// What [`serve`] needs. Made first: whatever asks for a metric before that would count for nothing.
+pub(crate) struct Metrics(Option<PrometheusHandle>);
+
+/// Begins to record metrics, if there is an address to serve them on: else they cost nothing.
 ///
 /// # Errors
-/// The address cannot be used.
-pub(crate) async fn serve(listen: Option<SocketAddr>, probe: Probe) -> anyhow::Result<()> {
-    let Some(address) = listen else { return Ok(()) };
-    let listener = tokio::net::TcpListener::bind(address)
-        .await
-        .with_context(|| format!("http.listen = \"{address}\" cannot be used"))?;
+/// Another recorder is installed in this process.
+pub(crate) fn record(listen: Option<SocketAddr>) -> anyhow::Result<Metrics> {
+    if listen.is_none() {
+        return Ok(Metrics(None));
+    }
     let metrics = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
         .and_then(PrometheusBuilder::install_recorder)
         .context("metrics cannot be recorded")?;
+    Ok(Metrics(Some(metrics)))
+}
+
+/// Serves on `listen` until the runtime ends: also while the process stops, which is when people look.
+/// Does nothing without an address.
+///
+/// # Errors
+/// The address cannot be used.
+pub(crate) async fn serve(
+    listen: Option<SocketAddr>,
+    metrics: Metrics,
+    probe: Probe,
+) -> anyhow::Result<()> {
+    let (Some(address), Some(metrics)) = (listen, metrics.0) else { return Ok(()) };
+    let listener = tokio::net::TcpListener::bind(address)
+        .await
+        .with_context(|| format!("http.listen = \"{address}\" cannot be used"))?;
     let upkeep = metrics.clone();
     tokio::spawn(async move {
         loop {

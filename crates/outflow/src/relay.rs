@@ -50,7 +50,8 @@ pub(crate) fn run(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
     crate::service::single_threaded()?.block_on(async {
         let stop = crate::service::stop_on_signal()?;
         let reporter = Reporter::new();
-        crate::http::serve(config.listen, probe(reporter.subscribe())).await?;
+        let metrics = crate::http::record(config.listen)?;
+        crate::http::serve(config.listen, metrics, probe(reporter.subscribe())).await?;
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
             connector = connector.connector,

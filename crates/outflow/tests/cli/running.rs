@@ -125,7 +125,9 @@ async fn events_travel_and_status_follows_them() {
     assert!(report["problems"].to_string().contains("no process answers"), "{report}");
 
     let mut relay = Process::start(path, &["relay"]);
-    let mut consume = Process::start(path, &["consume", "--listen", ""]);
+    let consumer_port = free_port();
+    let listen = format!("127.0.0.1:{consumer_port}");
+    let mut consume = Process::start(path, &["consume", "--listen", &listen]);
     let books = server.connect_to(&books).await.unwrap();
     let applied = || {
         let rows = tokio::task::block_in_place(|| {
@@ -142,6 +144,10 @@ async fn events_travel_and_status_follows_them() {
     assert_eq!(get(port, "/healthz").unwrap().1, "ok\n");
     let (_, metrics) = get(port, "/metrics").unwrap();
     assert!(metrics.contains("outflow_published_events_total 3"), "{metrics}");
+    let (_, metrics) = get(consumer_port, "/metrics").unwrap();
+    let applied =
+        metrics.lines().find(|line| line.starts_with("outflow_events_applied_total")).unwrap();
+    assert!(applied.ends_with(" 3"), "{applied}");
     let (_, own) = get(port, "/status").unwrap();
     let own: Value = serde_json::from_str(&own).unwrap();
     assert_eq!(
