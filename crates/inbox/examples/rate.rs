@@ -66,10 +66,10 @@ fn event(n: usize) -> Event {
     let spread = (n as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     Event {
         id: format!("{spread:016x}-{n:012}"),
-        aggregate: format!("c-{}", n % 1_000),
+        aggregate: format!("c-{}", n % 100),
         payload: format!(
             r#"{{"journal_id":"j-{n}","consumer":"c-{}","currency":"EUR","amount":{n},"text":"{}"}}"#,
-            n % 1_000,
+            n % 100,
             "x".repeat(120)
         ),
     }

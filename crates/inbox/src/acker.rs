@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use crate::backoff::Backoff;
 use crate::broker::{self, Broker};
 use crate::consumer::Shared;
-use crate::delivery::StreamIds;
+use crate::delivery::{Batch, StreamIds};
 use crate::error::Error;
 use crate::status::Component;
 
@@ -31,16 +31,14 @@ impl Acker {
 
     /// Acknowledges until the applier has ended and its last batch is acknowledged. Returns an
     /// error only if waiting cannot help.
-    pub(crate) async fn run(
-        mut self,
-        mut acks: mpsc::Receiver<Arc<Vec<StreamIds>>>,
-    ) -> Result<(), Error> {
+    pub(crate) async fn run(mut self, mut acks: mpsc::Receiver<Batch>) -> Result<(), Error> {
         let mut report = tokio::time::interval(self.shared.config.report_interval);
         report.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
+            // its deliveries are dropped here, where nothing waits for it
             let batch = tokio::select! {
                 biased;
-                batch = acks.recv() => batch,
+                batch = acks.recv() => batch.map(|batch| batch.ids),
                 _ = report.tick() => {
                     self.measure().await;
                     continue;
@@ -49,7 +47,7 @@ impl Acker {
             let Some(batch) = batch else { break };
             let mut batches = vec![batch];
             while let Ok(batch) = acks.try_recv() {
-                batches.push(batch);
+                batches.push(batch.ids);
             }
             self.acknowledge(&batches).await?;
             for batch in &batches {

@@ -11,7 +11,7 @@ use crate::apply::{Failure, Outcome, Session};
 use crate::backoff::Backoff;
 use crate::consumer::Shared;
 use crate::database::{self, Connect};
-use crate::delivery::{Batch, StreamIds};
+use crate::delivery::Batch;
 use crate::error::{Chain, Error};
 use crate::handler::Handler;
 use crate::statements::Reached;
@@ -46,7 +46,7 @@ impl<H: Handler> Applier<H> {
     pub(crate) async fn run(
         mut self,
         mut batches: mpsc::Receiver<Batch>,
-        acks: mpsc::Sender<Arc<Vec<StreamIds>>>,
+        acks: mpsc::Sender<Batch>,
     ) -> Result<Self, Error> {
         // connecting at once finds a bad projection before the first event does
         if !self.ready().await? {
@@ -68,7 +68,7 @@ impl<H: Handler> Applier<H> {
                 return Ok(self);
             }
             idle.reset();
-            if acks.send(batch.ids).await.is_err() {
+            if acks.send(batch).await.is_err() {
                 return Ok(self);
             }
         }

@@ -11,7 +11,7 @@ use crate::delivery::Batch;
 use crate::error::Error;
 use crate::handler::{Handler, HandlerError};
 use crate::projection::ProjectionError;
-use crate::statements::{Fresh, Judged, Reached, Statements};
+use crate::statements::{Fresh, InboxRows, Judged, Reached, Statements};
 
 /// A connection that is ready to apply.
 pub(crate) struct Session {
@@ -113,7 +113,7 @@ impl Session {
         let mut outcome = Outcome::default();
         // the handler's slice and the insert want other orders than the stream's
         batch.deliveries.sort_unstable_by_key(|delivery| delivery.ordinal);
-        let fresh = enter(&tx, &self.statements, consumer_id, batch, &mut outcome).await?;
+        let fresh = enter(&tx, &self.statements, consumer_id, batch, handler, &mut outcome).await?;
         fail::fail_point!("inbox::after_insert");
         let mut transaction_id = None;
         if let Some((events, id)) = fresh {
@@ -166,6 +166,10 @@ impl Session {
                 Err(error) => return Err(error.into()),
             }
         }
+        batch.deliveries.sort_unstable_by_key(|delivery| delivery.ordinal);
+        batch.rows = InboxRows::of(&batch.deliveries).map_err(|source| {
+            Failure::Fatal(Error::Database { source, advice: Some("this is a bug") })
+        })?;
         Ok(found)
     }
 
@@ -181,31 +185,37 @@ impl Session {
 
 /// Writes the inbox rows and sorts `batch.deliveries`: first the fresh ones in stream order, then
 /// the others. Returns how many are fresh and the transaction's id; `None` without deliveries.
-async fn enter(
+async fn enter<H: Handler>(
     tx: &Transaction<'_>,
     statements: &Statements,
     consumer_id: &str,
     batch: &mut Batch,
+    handler: &mut H,
     outcome: &mut Outcome,
 ) -> Result<Option<(usize, String)>, Failure> {
     if batch.deliveries.is_empty() {
         return Ok(None);
     }
-    let mut ordered: Vec<_> = batch.deliveries.iter().collect();
-    ordered.sort_unstable_by(|a, b| {
-        a.entry.event.event_id.cmp(&b.entry.event.event_id).then(a.ordinal.cmp(&b.ordinal))
-    });
-    // the first delivery of an id stands for the others of the same batch
-    ordered.dedup_by(|later, first| later.entry.event.event_id == first.entry.event.event_id);
-    let (fresh, transaction_id) = statements.insert(tx, consumer_id, &ordered).await?;
+    let insert = statements.insert(tx, consumer_id, &batch.rows);
+    let prepare = async {
+        // the statement goes out first; while the server works on it, the handler does
+        tokio::task::yield_now().await;
+        handler.expect(&batch.deliveries);
+    };
+    let (inserted, ()) = tokio::join!(insert, prepare);
+    let (fresh, transaction_id) = inserted?;
     let all = batch.deliveries.len();
+    let ordinals = &batch.rows.ordinals;
     let fresh: HashSet<usize> = match fresh {
-        Fresh::All if ordered.len() == all => return Ok(Some((all, transaction_id))),
-        Fresh::All => ordered.iter().map(|delivery| delivery.ordinal).collect(),
+        Fresh::All if ordinals.len() == all => return Ok(Some((all, transaction_id))),
+        Fresh::All => ordinals.iter().copied().collect(),
         Fresh::Only(ids) => {
             let ids: HashSet<&str> = ids.iter().map(String::as_str).collect();
-            let inserted = |d: &&&crate::Delivery| ids.contains(d.entry.event.event_id.as_str());
-            ordered.iter().filter(inserted).map(|delivery| delivery.ordinal).collect()
+            let inserted = |ordinal: &usize| {
+                let delivery = batch.deliveries.get(*ordinal);
+                delivery.is_some_and(|d| ids.contains(d.entry.event.event_id.as_str()))
+            };
+            ordinals.iter().copied().filter(inserted).collect()
         }
     };
     judge(tx, statements, consumer_id, batch, &fresh, outcome).await?;

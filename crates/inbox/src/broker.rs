@@ -30,7 +30,8 @@ pub(crate) fn verdict(error: &RedisError) -> Verdict {
             "a key of another type stands where a stream is expected: rename it, or correct `streams`",
         ),
         Some("NOPERM") => Verdict::Fatal(
-            "grant the user +xreadgroup +xack +xautoclaim +xpending +xgroup +xinfo on the streams",
+            "grant the user +xreadgroup +xack +xautoclaim +xpending +xgroup +xinfo +xrange +exists +multi \
+             +exec on the streams (and +client|id +client|unblock, for quick stops)",
         ),
         Some("NOAUTH" | "WRONGPASS") => Verdict::Fatal("correct user and password in the URL"),
         Some("CROSSSLOT") => Verdict::Fatal(

@@ -22,7 +22,7 @@ use crate::status::{Board, Counts, Status};
 /// Batches read ahead of the one that is being applied.
 const READ_AHEAD: usize = 1;
 /// Committed batches that wait for their XACK; then the applier waits too.
-const UNACKNOWLEDGED: usize = 8;
+const UNACKNOWLEDGED: usize = 2;
 
 /// What the three parts share.
 pub(crate) struct Shared {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use outflow_event::{Entry, EntryId};
 
 use crate::json::is_jsonb;
+use crate::statements::InboxRows;
 
 /// Longest event id: it must fit an index row (a third of a page) together with the consumer's id.
 const MAX_EVENT_ID: usize = 2_000;
@@ -129,6 +130,8 @@ pub(crate) struct Batch {
     /// In stream order.
     pub(crate) deliveries: Vec<Delivery>,
     pub(crate) malformed: Vec<MalformedEntry>,
+    /// The inbox rows of the deliveries.
+    pub(crate) rows: InboxRows,
     /// Everything to acknowledge: deliveries, malformed entries and those that vanished.
     pub(crate) ids: Arc<Vec<StreamIds>>,
 }

@@ -48,6 +48,13 @@ pub trait Handler: Send + 'static {
         events: &[Delivery],
     ) -> impl Future<Output = Result<(), HandlerError>> + Send;
 
+    /// The events that [`Handler::apply`] will most likely be given next, while the database is busy
+    /// with their inbox rows: time to prepare without holding anything up. It may be given others
+    /// (without those that turn out to be duplicates), or nothing.
+    fn expect(&mut self, events: &[Delivery]) {
+        let _ = events;
+    }
+
     /// A new connection is there: prepare statements for it. Called before the first `apply` on it.
     ///
     /// # Errors

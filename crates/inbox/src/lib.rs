@@ -38,6 +38,7 @@ mod apply;
 mod backoff;
 mod broker;
 mod delivery;
+mod encoded;
 mod groups;
 mod json;
 mod pace;

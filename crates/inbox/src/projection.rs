@@ -41,6 +41,8 @@ const PIPELINED: usize = 30;
 pub struct SqlProjection {
     statements: Vec<Source>,
     prepared: Vec<Statement>,
+    /// The events that were announced, encoded.
+    expected: Option<Relation>,
 }
 
 /// One statement of the file, with `events` put in front.
@@ -128,7 +130,7 @@ impl SqlProjection {
         }
         let statements =
             pieces.iter().map(|piece| Source::new(sql, piece)).collect::<Result<_, _>>()?;
-        Ok(Self { statements, prepared: Vec::new() })
+        Ok(Self { statements, prepared: Vec::new(), expected: None })
     }
 
     fn failed(&self, index: usize, source: tokio_postgres::Error) -> ProjectionError {
@@ -202,7 +204,10 @@ impl Handler for SqlProjection {
         tx: &Transaction<'_>,
         events: &[Delivery],
     ) -> Result<(), HandlerError> {
-        let relation = Relation::of(events);
+        let relation = match self.expected.take() {
+            Some(relation) if relation.is_of(events) => relation,
+            _ => Relation::of(events).map_err(HandlerError::other)?,
+        };
         let parameters = relation.parameters();
         let run = |statement| run(tx, statement, &parameters);
         for (chunk, prepared) in self.prepared.chunks(PIPELINED).enumerate() {
@@ -213,6 +218,11 @@ impl Handler for SqlProjection {
             }
         }
         Ok(())
+    }
+
+    fn expect(&mut self, events: &[Delivery]) {
+        // whatever goes wrong goes wrong again where it can be reported
+        self.expected = Relation::of(events).ok();
     }
 
     async fn connected(&mut self, client: &Client) -> Result<(), ProjectionError> {

@@ -21,6 +21,7 @@ use crate::error::Error;
 use crate::groups;
 use crate::pace::Pace;
 use crate::reply::{self, Record};
+use crate::statements::InboxRows;
 use crate::status::Component;
 
 /// Entries read from each stream, by its index.
@@ -311,6 +312,8 @@ impl Reader {
         }
         self.pace.seen(batch.deliveries.len(), bytes);
         batch.ids = Arc::new(all_ids);
+        batch.rows = InboxRows::of(&batch.deliveries)
+            .map_err(|source| Error::Database { source, advice: Some("this is a bug") })?;
         if !batch.malformed.is_empty() {
             broker::read_raw(redis, &self.config().streams, &mut batch.malformed).await?;
         }

@@ -8,10 +8,11 @@
 //! "Read Committed Isolation Level").
 
 use outflow_event::EntryId;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row, Statement, Transaction};
 
 use crate::delivery::{Delivery, MalformedEntry};
+use crate::encoded::{EncodeError, Encoded};
 
 const INSERT: &str = include_str!("sql/insert.sql");
 
@@ -55,38 +56,18 @@ impl Statements {
         Ok(Self { insert, judge, dead_letter, position })
     }
 
-    /// Inserts inbox rows for `deliveries`, of which none may have the event id of another, and
-    /// returns which were fresh, and the transaction's id.
-    ///
-    /// Give them in the order of their event ids: two workers with the same events then wait for
-    /// each other in one direction only.
+    /// Inserts the inbox rows and returns which of them were fresh, and the transaction's id.
     pub(crate) async fn insert(
         &self,
         tx: &Transaction<'_>,
         consumer_id: &str,
-        deliveries: &[&Delivery],
+        rows: &InboxRows,
     ) -> Result<(Fresh, String), Error> {
-        let columns = Columns::of(deliveries);
-        let row = tx
-            .query_one(
-                &self.insert,
-                &[
-                    &consumer_id,
-                    &columns.event_id,
-                    &columns.aggregate_type,
-                    &columns.aggregate_id,
-                    &columns.seq,
-                    &columns.event_type,
-                    &columns.payload,
-                    &columns.payload_raw,
-                    &columns.position,
-                    &columns.stream,
-                    &columns.entry_id,
-                ],
-            )
-            .await?;
+        let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&consumer_id];
+        parameters.extend(rows.columns.iter().map(|column| column as &(dyn ToSql + Sync)));
+        let row = tx.query_one(&self.insert, &parameters).await?;
         let count: i64 = row.try_get("fresh")?;
-        let fresh = if usize::try_from(count) == Ok(deliveries.len()) {
+        let fresh = if usize::try_from(count) == Ok(rows.ordinals.len()) {
             Fresh::All
         } else {
             Fresh::Only(row.try_get::<_, Option<_>>("fresh_ids")?.unwrap_or_default())
@@ -162,6 +143,40 @@ impl Statements {
         client
             .execute(&self.position, &[&consumer_id, &streams, &entries, &resumes, &transaction_id])
             .await
+    }
+}
+
+/// The inbox rows of a batch, ready to be sent: made while another transaction runs.
+#[derive(Debug, Default)]
+pub(crate) struct InboxRows {
+    /// Which deliveries they stand for: of those with the same event id only the first.
+    pub(crate) ordinals: Vec<usize>,
+    columns: Vec<Encoded>,
+}
+
+impl InboxRows {
+    /// In the order of the event ids, so that two workers with the same events wait for each other
+    /// in one direction only.
+    pub(crate) fn of(deliveries: &[Delivery]) -> Result<Self, EncodeError> {
+        let mut first: Vec<_> = deliveries.iter().collect();
+        first.sort_unstable_by(|a, b| {
+            a.entry.event.event_id.cmp(&b.entry.event.event_id).then(a.ordinal.cmp(&b.ordinal))
+        });
+        first.dedup_by(|later, first| later.entry.event.event_id == first.entry.event.event_id);
+        let columns = Columns::of(&first);
+        let columns = vec![
+            Encoded::new(&columns.event_id, &Type::TEXT_ARRAY)?,
+            Encoded::new(&columns.aggregate_type, &Type::TEXT_ARRAY)?,
+            Encoded::new(&columns.aggregate_id, &Type::TEXT_ARRAY)?,
+            Encoded::new(&columns.seq, &Type::INT8_ARRAY)?,
+            Encoded::new(&columns.event_type, &Type::TEXT_ARRAY)?,
+            Encoded::new(&columns.payload, &Type::TEXT_ARRAY)?,
+            Encoded::new(&columns.payload_raw, &Type::BYTEA_ARRAY)?,
+            Encoded::new(&columns.position, &Type::TEXT_ARRAY)?,
+            Encoded::new(&columns.stream, &Type::TEXT_ARRAY)?,
+            Encoded::new(&columns.entry_id, &Type::TEXT_ARRAY)?,
+        ];
+        Ok(Self { ordinals: first.iter().map(|delivery| delivery.ordinal).collect(), columns })
     }
 }
 

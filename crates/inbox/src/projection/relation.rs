@@ -1,100 +1,92 @@
 //! The relation `events`: a batch sent as arrays.
 
-use tokio_postgres::types::ToSql;
+use std::borrow::Cow;
+
+use outflow_event::EntryId;
+use tokio_postgres::types::{ToSql, Type};
 
 use crate::delivery::Delivery;
-use crate::json::is_jsonb;
+use crate::encoded::{EncodeError, Encoded};
+use crate::json::is_jsonb as is_jsonb_text;
 use crate::time::micros_since_epoch;
 
 /// Casts stand here and not in the arrays' types: a column that is not read is not parsed either.
 pub(super) const EVENTS: &str = include_str!("../sql/events.sql");
 
-/// The columns of a batch.
-pub(super) struct Relation<'a> {
-    event_id: Vec<&'a str>,
-    aggregate_type: Vec<&'a str>,
-    aggregate_id: Vec<&'a str>,
-    seq: Vec<Option<i64>>,
-    event_type: Vec<&'a str>,
-    is_jsonb: Vec<bool>,
-    payload_text: Vec<Option<&'a str>>,
-    payload_raw: Vec<Option<&'a [u8]>>,
-    headers: Vec<Option<&'a str>>,
-    created_at: Vec<Option<&'a str>>,
-    position: Vec<Option<String>>,
-    commit_time: Vec<Option<&'a str>>,
-    stream: Vec<&'a str>,
-    entry_id: Vec<String>,
-    extra: Vec<String>,
+/// A batch as the parameters of [`EVENTS`].
+pub(super) struct Relation {
+    columns: [Encoded; 15],
+    /// Which deliveries it holds.
+    of: Vec<(usize, EntryId)>,
 }
 
-impl<'a> Relation<'a> {
-    pub(super) fn of(events: &'a [Delivery]) -> Self {
-        let event = |delivery: &'a Delivery| &delivery.entry.event;
-        Self {
-            event_id: events.iter().map(|d| event(d).event_id.as_str()).collect(),
-            aggregate_type: events.iter().map(|d| event(d).aggregate_type.as_str()).collect(),
-            aggregate_id: events.iter().map(|d| event(d).aggregate_id.as_str()).collect(),
-            seq: events.iter().map(|d| event(d).seq).collect(),
-            event_type: events.iter().map(|d| event(d).event_type.as_str()).collect(),
-            is_jsonb: events.iter().map(|d| d.payload_json().is_some()).collect(),
-            payload_text: events.iter().map(Delivery::payload_text).collect(),
-            payload_raw: events.iter().map(Delivery::payload_raw).collect(),
-            headers: events
-                .iter()
-                .map(|d| event(d).headers.as_deref().filter(|text| is_jsonb(text)))
-                .collect(),
-            created_at: events.iter().map(|d| event(d).created_at.as_deref()).collect(),
-            position: events.iter().map(|d| d.entry.position.map(|p| p.to_string())).collect(),
-            commit_time: events
-                .iter()
-                .map(|d| d.entry.commit_time.as_deref())
-                // an invalid one would fail the whole batch
-                .map(|time| time.filter(|text| micros_since_epoch(text).is_some()))
-                .collect(),
-            stream: events.iter().map(|d| &*d.stream).collect(),
-            entry_id: events.iter().map(|d| d.entry.id.to_string()).collect(),
-            extra: events.iter().map(|d| object(&event(d).extra)).collect(),
-        }
+impl Relation {
+    pub(super) fn of(events: &[Delivery]) -> Result<Self, EncodeError> {
+        let text = |of: fn(&Delivery) -> &str| {
+            let column: Vec<&str> = events.iter().map(of).collect();
+            Encoded::new(&column, &Type::TEXT_ARRAY)
+        };
+        let optional = |of: fn(&Delivery) -> Option<&str>| {
+            let column: Vec<Option<&str>> = events.iter().map(of).collect();
+            Encoded::new(&column, &Type::TEXT_ARRAY)
+        };
+        let seq: Vec<Option<i64>> = events.iter().map(|d| d.entry.event.seq).collect();
+        let is_jsonb: Vec<bool> = events.iter().map(|d| d.payload_json().is_some()).collect();
+        let payload_raw: Vec<Option<&[u8]>> = events.iter().map(Delivery::payload_raw).collect();
+        let position: Vec<Option<String>> =
+            events.iter().map(|d| d.entry.position.map(|p| p.to_string())).collect();
+        let entry_id: Vec<String> = events.iter().map(|d| d.entry.id.to_string()).collect();
+        let extra: Vec<Cow<'_, str>> =
+            events.iter().map(|d| object(&d.entry.event.extra)).collect();
+        let columns = [
+            text(|d| &d.entry.event.event_id)?,
+            text(|d| &d.entry.event.aggregate_type)?,
+            text(|d| &d.entry.event.aggregate_id)?,
+            Encoded::new(&seq, &Type::INT8_ARRAY)?,
+            text(|d| &d.entry.event.event_type)?,
+            Encoded::new(&is_jsonb, &Type::BOOL_ARRAY)?,
+            optional(Delivery::payload_text)?,
+            Encoded::new(&payload_raw, &Type::BYTEA_ARRAY)?,
+            // an invalid document, or an invalid moment, would fail the whole batch
+            optional(|d| d.entry.event.headers.as_deref().filter(|text| is_jsonb_text(text)))?,
+            optional(|d| d.entry.event.created_at.as_deref())?,
+            Encoded::new(&position, &Type::TEXT_ARRAY)?,
+            optional(|d| {
+                d.entry.commit_time.as_deref().filter(|text| micros_since_epoch(text).is_some())
+            })?,
+            text(|d| &d.stream)?,
+            Encoded::new(&entry_id, &Type::TEXT_ARRAY)?,
+            Encoded::new(&extra, &Type::TEXT_ARRAY)?,
+        ];
+        Ok(Self { columns, of: events.iter().map(|d| (d.ordinal, d.entry.id)).collect() })
+    }
+
+    /// Whether it holds exactly `events`.
+    pub(super) fn is_of(&self, events: &[Delivery]) -> bool {
+        events.iter().map(|d| (d.ordinal, d.entry.id)).eq(self.of.iter().copied())
     }
 
     /// In the order of the parameters of [`EVENTS`].
     pub(super) fn parameters(&self) -> [&(dyn ToSql + Sync); 15] {
-        [
-            &self.event_id,
-            &self.aggregate_type,
-            &self.aggregate_id,
-            &self.seq,
-            &self.event_type,
-            &self.is_jsonb,
-            &self.payload_text,
-            &self.payload_raw,
-            &self.headers,
-            &self.created_at,
-            &self.position,
-            &self.commit_time,
-            &self.stream,
-            &self.entry_id,
-            &self.extra,
-        ]
+        self.columns.each_ref().map(|column| column as &(dyn ToSql + Sync))
     }
 }
 
 /// The further fields as a JSON object; bytes that no JSON string can hold become U+FFFD.
-fn object(extra: &[(String, Vec<u8>)]) -> String {
+fn object(extra: &[(String, Vec<u8>)]) -> Cow<'static, str> {
     if extra.is_empty() {
-        return "{}".to_owned();
+        return Cow::Borrowed("{}");
     }
     let text = |text: &str| serde_json::Value::from(text.replace('\0', "\u{FFFD}"));
-    extra
+    let object = extra
         .iter()
         .map(|(name, value)| {
             (name.replace('\0', "\u{FFFD}"), text(&String::from_utf8_lossy(value)))
         })
         .collect::<serde_json::Map<_, _>>()
         .into_iter()
-        .collect::<serde_json::Value>()
-        .to_string()
+        .collect::<serde_json::Value>();
+    Cow::Owned(object.to_string())
 }
 
 #[cfg(test)]
@@ -107,6 +99,6 @@ mod tests {
         let extra = [("a\"".to_owned(), b"x\0\xff".to_vec()), ("b".to_owned(), b"1".to_vec())];
         let text = object(&extra);
         assert_eq!(text, "{\"a\\\"\":\"x\u{FFFD}\u{FFFD}\",\"b\":\"1\"}");
-        assert!(is_jsonb(&text));
+        assert!(is_jsonb_text(&text));
     }
 }

@@ -116,6 +116,64 @@ async fn what_waiting_cannot_help_ends_the_consumer_with_advice() {
     assert!(error.to_string().contains("create the database"), "{error}");
 }
 
+#[tokio::test]
+async fn a_redis_user_needs_no_more_than_the_advice_says() {
+    let mut bed = Bed::new().await;
+    bed.log.expect_warn("set aside in outflow.dead_letter");
+    let keys = format!("~{}", bed.stream);
+    let user = |name: &str| {
+        let url = bed.redis_server.url().replace("redis://", &format!("redis://{name}:pw@"));
+        ConsumerOptions { redis_url: url, ..bed.options() }
+    };
+    let (none, enough) = (user("none"), user("enough"));
+    bed.redis_command(&["ACL", "SETUSER", "none", "on", ">pw", &keys, "-@all"]).await;
+    let error = bed.start(none, seen()).end().await.unwrap_err();
+    assert_eq!(error.retry(), Retry::Fatal);
+    let advice = error.to_string();
+    let mut command = vec!["ACL", "SETUSER", "enough", "on", ">pw", &keys, "-@all"];
+    command.extend(
+        advice.split([' ', '(', ')', ',']).filter(|word| word.starts_with('+')).collect::<Vec<_>>(),
+    );
+    bed.redis_command(&command).await;
+    bed.add_many(1..=5, 1).await;
+    let stream = bed.stream.clone();
+    bed.redis_command(&["XADD", &stream, "*", "foo", "bar"]).await;
+    let mut running = bed.start(enough, seen());
+    running.until(|counts| counts.acknowledged == 6).await;
+    running.until_status(|status| status.lag_entries == Some(0)).await;
+    let summary = running.stop().await;
+    assert!(summary.clean);
+    assert_eq!((summary.counts.applied, summary.counts.malformed), (5, 1));
+}
+
+#[tokio::test]
+async fn servers_that_are_not_there_yet_are_waited_for() {
+    let mut bed = Bed::new().await;
+    bed.log.expect_warn("waiting: redis");
+    bed.log.expect_warn("waiting: database");
+    let redis = Redis::builder().start().await.unwrap();
+    redis.kill().await.unwrap();
+    let up = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (database, gate) = (bed.connect(), up.clone());
+    let connect: outflow_inbox::Connect = std::sync::Arc::new(move || {
+        if gate.load(std::sync::atomic::Ordering::SeqCst) {
+            return database();
+        }
+        Box::pin(async { Err("connection refused".into()) })
+    });
+    let options = ConsumerOptions { redis_url: redis.url(), ..bed.options() };
+    let mut running = start(options, connect, seen());
+    running.until_waiting_for("database: connection refused").await;
+    up.store(true, std::sync::atomic::Ordering::SeqCst);
+    running.until_waiting_for("redis").await;
+    redis.start_again().await.unwrap();
+    bed.redis = redis.connect().await.unwrap();
+    bed.add_many(1..=5, 1).await;
+    running.until(|counts| counts.acknowledged == 5).await;
+    running.stop().await;
+    bed.assert_exactly_once(5).await;
+}
+
 /// Commits the inbox's transaction by itself.
 struct Commits;
 
