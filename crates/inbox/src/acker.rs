@@ -12,7 +12,7 @@ use crate::backoff::Backoff;
 use crate::broker::{self, Broker};
 use crate::consumer::Shared;
 use crate::delivery::{Batch, StreamIds};
-use crate::error::Error;
+use crate::error::{Error, Retry};
 use crate::status::Component;
 
 /// Entries of one XACK at most: Redis works on one command at a time.
@@ -22,11 +22,13 @@ pub(crate) struct Acker {
     shared: Arc<Shared>,
     broker: Broker,
     redis: Option<MultiplexedConnection>,
+    /// Said once that measuring is not allowed.
+    warned: bool,
 }
 
 impl Acker {
     pub(crate) fn new(shared: Arc<Shared>, broker: Broker) -> Self {
-        Self { shared, broker, redis: None }
+        Self { shared, broker, redis: None, warned: false }
     }
 
     /// Acknowledges until the applier has ended and its last batch is acknowledged. Returns an
@@ -131,8 +133,13 @@ impl Acker {
                 self.shared.board.lag(lag);
             }
             Err(error) => {
-                tracing::debug!("lag was not measured: {error}");
                 self.redis = None;
+                let error = broker::failed(error);
+                if error.retry() == Retry::Fatal && !std::mem::replace(&mut self.warned, true) {
+                    tracing::warn!("lag and position are not measured: {error}");
+                } else {
+                    tracing::debug!("lag was not measured: {error}");
+                }
             }
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::{Bed, PATIENCE, gated, seen, start};
 use outflow_inbox::{ConsumerOptions, Delivery, Error, Handler, HandlerError, Retry};
-use outflow_sandbox::{Fsync, Redis};
+use outflow_sandbox::{Fsync, Proxy, Redis};
 use tokio_postgres::Transaction;
 
 #[tokio::test]
@@ -94,6 +94,7 @@ async fn c59_a_redis_that_became_a_replica_is_waited_for() {
 #[tokio::test]
 async fn what_waiting_cannot_help_ends_the_consumer_with_advice() {
     let mut bed = Bed::new().await;
+    bed.log.expect_warn("lag and position are not measured");
     // C67: a key of another type
     let key = format!("{}:text", bed.stream);
     bed.redis_command(&["SET", &key, "x"]).await;
@@ -117,9 +118,36 @@ async fn what_waiting_cannot_help_ends_the_consumer_with_advice() {
 }
 
 #[tokio::test]
+async fn c80_entries_whose_reply_was_lost_are_read_again_at_once() {
+    let mut bed = Bed::new().await;
+    bed.log.expect_warn("waiting: redis");
+    let proxy = Proxy::to(format!("127.0.0.1:{}", bed.redis_server.port())).start().await.unwrap();
+    let options = ConsumerOptions {
+        redis_url: format!("redis://{}/", proxy.address()),
+        response_timeout: Duration::from_millis(300),
+        ..bed.options()
+    };
+    bed.add_many(1..=10, 2).await;
+    let mut running = bed.start(options, seen());
+    running.until(|counts| counts.acknowledged == 10).await;
+    proxy.swallow_replies();
+    bed.add_many(11..=30, 2).await;
+    // the connection looks healthy, only nothing comes any more
+    running.until_waiting_for("timed out").await;
+    assert!(bed.pending().await > 0);
+    proxy.cut();
+    proxy.resume();
+    running.until(|counts| counts.acknowledged == 30).await;
+    assert_eq!(running.stop().await.counts.claimed, 0);
+    bed.assert_exactly_once(30).await;
+    bed.assert_order_within_aggregates().await;
+}
+
+#[tokio::test]
 async fn a_redis_user_needs_no_more_than_the_advice_says() {
     let mut bed = Bed::new().await;
     bed.log.expect_warn("set aside in outflow.dead_letter");
+    bed.log.expect_warn("lag and position are not measured");
     let keys = format!("~{}", bed.stream);
     let user = |name: &str| {
         let url = bed.redis_server.url().replace("redis://", &format!("redis://{name}:pw@"));
