@@ -66,6 +66,15 @@ pub enum Error {
         /// The last lines of the server's log.
         log: String,
     },
+    /// The path of a Unix socket is longer than systems allow.
+    #[error(
+        "{path} is longer than the path of a socket may be (103 bytes): use a folder with a shorter \
+         path, or name it relative to the current folder"
+    )]
+    LongSocketPath {
+        /// The path.
+        path: String,
+    },
     /// No free loopback port in the sandbox's range.
     #[error("no free port between {first} and {last} on 127.0.0.1: stop some servers")]
     NoPort {

@@ -2,12 +2,13 @@
 
 mod builder;
 mod cluster;
+mod resident;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, InfoDict};
+use redis::{AsyncConnectionConfig, Client, InfoDict, IntoConnectionInfo};
 use rustix::process::Signal;
 
 use crate::daemon::{Daemon, POLL};
@@ -16,6 +17,7 @@ use crate::port::Port;
 
 pub use self::builder::{Fsync, RedisBuilder};
 pub use self::cluster::{RedisCluster, RedisClusterBuilder};
+pub use self::resident::{Found, ResidentRedis};
 
 /// The client's own default, half a second, is short for a busy test machine.
 const RESPONSE_WITHIN: Duration = Duration::from_secs(10);
@@ -224,9 +226,9 @@ impl Redis {
     }
 }
 
-async fn open(url: String) -> Result<MultiplexedConnection> {
+async fn open(server: impl IntoConnectionInfo) -> Result<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new().set_response_timeout(Some(RESPONSE_WITHIN));
-    Ok(Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await?)
+    Ok(Client::open(server)?.get_multiplexed_async_connection_with_config(&config).await?)
 }
 
 async fn config_set(connection: &mut MultiplexedConnection, name: &str, value: &str) -> Result<()> {

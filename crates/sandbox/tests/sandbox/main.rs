@@ -10,4 +10,5 @@ mod owner;
 mod postgres;
 mod proxy;
 mod redis;
+mod resident;
 mod tls;
