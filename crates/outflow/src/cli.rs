@@ -21,6 +21,7 @@ Examples:
   outflow consume                                      apply, with outflow.toml
   outflow status --watch                               where everything stands
   outflow offsets                                      where the connector stood, and ways out of a refusal
+  outflow lab all                                      why there is an outbox at all, in eight steps
 
 Configuration: outflow.toml or --config FILE, then variables such as OUTFLOW_SOURCE__URL, then flags.
 
@@ -76,6 +77,7 @@ pub(crate) enum Command {
     Offsets(crate::offsets::Args),
     Bench(crate::bench::Args),
     Demo(crate::demo::Args),
+    Lab(crate::lab::Args),
     Config(crate::config::show::Args),
     Completions(crate::completions::Args),
 }
@@ -90,6 +92,7 @@ impl Command {
             Self::Offsets(args) => crate::offsets::run(args, global),
             Self::Bench(args) => crate::bench::run(args, global),
             Self::Demo(args) => crate::demo::run(args),
+            Self::Lab(args) => crate::lab::run(args),
             Self::Config(args) => crate::config::show::run(args, global),
             Self::Completions(args) => crate::completions::run(args),
         }

@@ -10,6 +10,7 @@
 //! | `offsets` | shows the stored offset and its history; resets it after a refusal |
 //! | `bench` | measures connector and consumer against the servers themselves |
 //! | `demo`, `oracle` | a tour on throwaway servers; an independent check of everything |
+//! | `lab` | a guided exercise: why an outbox, with SQLite and a Redis list |
 //! | `completions` | writes shell completions |
 //! | `failure` | how a failed command ends: message, remedy, exit code |
 //! | `service` | what long-running commands share: runtime, signals, deadline |
@@ -26,6 +27,7 @@ mod demo;
 mod failure;
 mod http;
 mod init;
+mod lab;
 mod log;
 mod offsets;
 mod oracle;
