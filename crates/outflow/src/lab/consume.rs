@@ -36,10 +36,10 @@ pub(super) async fn run(lab: &mut Lab) -> anyhow::Result<Lesson> {
     let distinct = broker.results().await?;
     let mut lesson = Lesson::new("consume", "empty the list, apply each event once", WHY)
         .said(format!(
-            "took {} entries off {EVENTS}: {} events were new, {} were known by their id",
+            "taken off {EVENTS}: {}; new events: {}; known by their id: {}",
             work.taken, work.fresh, work.duplicates
         ))
-        .said(format!("{PROCESSED} holds {distinct} results, one for each event"))
+        .said(format!("results in {PROCESSED}: {distinct}, one for each event"))
         .said(format!("stock: {once} pieces taken; without the filter it would be {each_time}"));
     if work.set_aside > 0 {
         lesson = lesson.said(format!(

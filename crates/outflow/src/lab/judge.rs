@@ -59,7 +59,7 @@ pub(super) fn judge(facts: &Facts) -> Vec<Outcome> {
         ),
         outcome(
             "place-order",
-            "3 orders or more, each with its event; no event without order",
+            "3 orders or more, each with its OrderPlaced, and no other OrderPlaced",
             orders(facts),
         ),
         outcome(
@@ -144,7 +144,7 @@ fn orders(facts: &Facts) -> Finding {
             }
         }
     }
-    if let Some(row) = rows.iter().find(|row| !orders.iter().any(|order| row.is_of(order))) {
+    if let Some(row) = placed().find(|row| !orders.iter().any(|order| row.is_of(order))) {
         return off(format!("event {} has no order", row.event.event_id), "clean");
     }
     Ok(format!("{} orders, {} {PLACED} events", orders.len(), placed().count()))

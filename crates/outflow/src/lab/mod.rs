@@ -61,8 +61,8 @@ Examples:
   outflow lab check --json                 what is off, for a script
   outflow lab clean                        ends the lab's Redis and removes the folder
 
-Exit codes: 0 done; 1 failed, or the check found something off; 2 command line; 3 refused: a former step is
-missing, or the folder or the Redis database is not this lab's."
+Exit codes: 0 done; 1 failed, or something is off; 2 command line; 3 refused: a former step is missing,
+or the folder or the Redis database is not this lab's."
 )]
 pub(crate) struct Args {
     /// Folder of the lab
@@ -174,7 +174,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 impl Args {
     /// The Redis that was named, if one was.
     fn redis(&self) -> anyhow::Result<Option<RedisUrl>> {
-        let parsed = self.redis.as_deref().map(RedisUrl::parse).transpose();
+        // an empty variable is as good as none
+        let named = self.redis.as_deref().filter(|url| !url.is_empty());
+        let parsed = named.map(RedisUrl::parse).transpose();
         // the value is not shown: it may hold a password
         Ok(parsed.map_err(|why| Problems(vec![Problem::new("--redis", why)]))?)
     }

@@ -57,7 +57,7 @@ pub(super) fn run(lab: &Lab, args: &Args) -> anyhow::Result<Lesson> {
         }
     };
     let (orders, outbox) = (database.orders()?.len(), database.outbox()?.len());
-    let lesson = lesson.said(format!("now: {orders} orders, {outbox} outbox rows"));
+    let lesson = lesson.said(format!("orders: {orders}; rows in the outbox: {outbox}"));
     let file = quote(database.path());
     let lesson = lesson
         .fact("orders", orders)
@@ -88,7 +88,15 @@ fn fail(database: &mut Database, lesson: Lesson, sku: &str, qty: i64) -> anyhow:
     );
     Ok(lesson
         .said(format!("an order ({qty} x {sku}) was inserted, then its event was refused:"))
-        .said(format!("  {}", crate::failure::chain(&error)))
+        .said(format!("  {}", reason(&error)))
         .said("rolled back: neither the order nor the event is there")
         .fact("rolled_back", true))
+}
+
+/// What SQLite says, without the number that it adds.
+fn reason(error: &anyhow::Error) -> String {
+    match error.downcast_ref::<rusqlite::Error>() {
+        Some(error) => error.to_string(),
+        None => crate::failure::chain(error),
+    }
 }

@@ -7,8 +7,8 @@ use super::folder::{Lab, REPORT};
 use super::lesson::Lesson;
 
 const WHY: &str = "\
-More was enqueued than processed: the difference is what at-least-once delivery costs. Every order
-has had its effect, and none had it twice.";
+What was enqueued beyond processed_unique came twice: the price of at-least-once delivery, and the
+event id has caught it. Every event has had its effect, and none had it twice.";
 
 /// The four counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

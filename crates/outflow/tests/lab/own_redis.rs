@@ -80,7 +80,10 @@ fn the_next_step_finds_it_and_every_way_to_look_works() {
         lab.run(&[step]).ok();
     }
     assert!(!lab.dir().join("redis").exists(), "nothing needed a Redis yet");
-    let relay = lab.run(&["relay", "--json"]).json();
+    // an empty variable names no Redis
+    let mut relay = outflow_lab(&lab.dir());
+    relay.args(["relay", "--json"]).env("OUTFLOW_LAB_REDIS", "");
+    let relay = Ran::from(relay.output().unwrap()).json();
     let pid = lab.pid();
     assert_eq!(relay["redis"]["pid"].to_string(), pid);
     assert!(relay["redis"]["stop"].as_str().unwrap().contains("outflow lab stop --dir"), "{relay}");
