@@ -50,13 +50,12 @@ pub(super) async fn run(
     Ok(All { steps, check: check::run(lab).await? })
 }
 
-/// How to look around, and how to end it.
+/// How to look around, and how to end it. What runs on is told by the check.
 pub(super) async fn farewell(lab: &mut Lab) -> anyhow::Result<String> {
     let broker = lab.broker().await?;
     let lesson = Lesson::new("afterwards", "look around, and end it", "")
         .look(format!("sqlite3 {} 'SELECT * FROM outbox'", quote(&lab.path(DATABASE))))
         .look(broker.cli(&format!("HGETALL {PROCESSED}")))
-        .next(lab, "clean")
-        .with(lab, &broker);
+        .next(lab, "clean");
     Ok(format!("\n{lesson}"))
 }

@@ -5,10 +5,11 @@ use std::fmt;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
-use super::broker::DUAL_WRITE as DUAL_WRITE_LIST;
+use super::broker::{Broker, DUAL_WRITE as DUAL_WRITE_LIST};
 use super::database::Database;
 use super::folder::{AT_LEAST_ONCE, DUAL_WRITE, DUAL_WRITE_DATABASE, Lab, ORDER_CHECK, REPORT};
 use super::judge::{Facts, judge};
+use super::lesson::OwnRedis;
 
 /// One line of the table of outcomes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -28,20 +29,24 @@ pub(super) struct Check {
     step: &'static str,
     pub(super) ok: bool,
     outcomes: Vec<Outcome>,
+    /// The lab's own Redis, if it uses that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    redis: Option<OwnRedis>,
 }
 
 /// Runs the command.
 pub(super) async fn run(lab: &mut Lab) -> anyhow::Result<Check> {
-    let facts = collect(lab).await?;
+    let mut broker = lab.broker().await?;
+    let facts = collect(lab, &mut broker).await?;
     let outcomes: Vec<_> = judge(&facts)
         .into_iter()
         .map(|outcome| Outcome { remedy: outcome.remedy.map(|step| lab.command(&step)), ..outcome })
         .collect();
-    Ok(Check { step: "check", ok: outcomes.iter().all(|outcome| outcome.ok), outcomes })
+    let ok = outcomes.iter().all(|outcome| outcome.ok);
+    Ok(Check { step: "check", ok, outcomes, redis: OwnRedis::of(lab, &broker) })
 }
 
-async fn collect(lab: &mut Lab) -> anyhow::Result<Facts> {
-    let mut broker = lab.broker().await?;
+async fn collect(lab: &Lab, broker: &mut Broker) -> anyhow::Result<Facts> {
     let database = lab.database()?;
     let shape = database.shape()?;
     // without its tables there is nothing to read
@@ -74,19 +79,29 @@ impl fmt::Display for Check {
             table.add_row([outcome.step, outcome.must_hold, &outcome.found, mark]);
         }
         writeln!(f, "{table}")?;
-        let off = self.outcomes.iter().filter(|outcome| !outcome.ok).count();
-        if off == 0 {
+        self.write_remedies(f)?;
+        match &self.redis {
+            Some(redis) => write!(f, "{redis}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Check {
+    fn write_remedies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let off: Vec<_> = self.outcomes.iter().filter(|outcome| !outcome.ok).collect();
+        if off.is_empty() {
             return writeln!(f, "every outcome is as it must be");
         }
-        writeln!(f, "{off} of {} outcomes are off", self.outcomes.len())?;
+        writeln!(f, "{} of {} outcomes are off", off.len(), self.outcomes.len())?;
         let mut told = Vec::new();
-        for outcome in self.outcomes.iter().filter(|outcome| !outcome.ok) {
+        for outcome in off {
             if let Some(remedy) = &outcome.remedy
-                && !told.contains(remedy)
+                && !told.contains(&remedy)
             {
                 let what = if remedy.contains("lab clean") { "begin again" } else { "mend it" };
                 writeln!(f, "  to {what} ({}): {remedy}", outcome.step)?;
-                told.push(remedy.clone());
+                told.push(remedy);
             }
         }
         Ok(())

@@ -32,12 +32,36 @@ pub(super) struct Lesson {
     redis: Option<OwnRedis>,
 }
 
+/// The lab's own Redis, which runs on after a step.
 #[derive(Debug, Serialize)]
-struct OwnRedis {
+pub(super) struct OwnRedis {
     socket: String,
     pid: Option<u32>,
     /// The command line that ends it.
     stop: String,
+}
+
+impl OwnRedis {
+    /// `None` if the lab uses another one.
+    pub(super) fn of(lab: &Lab, broker: &Broker) -> Option<Self> {
+        broker.own().map(|server| Self {
+            socket: server.socket().display().to_string(),
+            pid: server.pid(),
+            stop: lab.command("stop"),
+        })
+    }
+}
+
+impl fmt::Display for OwnRedis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pid = self.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+        writeln!(
+            f,
+            "redis\n  the lab's own Redis runs on{pid}; it ends {IDLE_MINUTES} minutes after the last \
+             step, or now with\n  {}",
+            self.stop
+        )
+    }
 }
 
 impl Lesson {
@@ -81,11 +105,7 @@ impl Lesson {
 
     /// Says how to end the lab's own Redis.
     pub(super) fn with(mut self, lab: &Lab, broker: &Broker) -> Self {
-        self.redis = broker.own().map(|server| OwnRedis {
-            socket: server.socket().display().to_string(),
-            pid: server.pid(),
-            stop: lab.command("stop"),
-        });
+        self.redis = OwnRedis::of(lab, broker);
         self
     }
 
@@ -118,15 +138,9 @@ impl fmt::Display for Lesson {
         if let Some(next) = &self.next {
             writeln!(f, "next\n  {next}")?;
         }
-        if let Some(redis) = &self.redis {
-            let pid = redis.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-            writeln!(
-                f,
-                "redis\n  the lab's own Redis runs on{pid}; it ends {IDLE_MINUTES} minutes after the \
-                 last step, or now with\n  {}",
-                redis.stop
-            )?;
+        match &self.redis {
+            Some(redis) => write!(f, "{redis}"),
+            None => Ok(()),
         }
-        Ok(())
     }
 }

@@ -108,8 +108,9 @@ fn the_next_step_finds_it_and_every_way_to_look_works() {
 #[test]
 fn it_comes_back_with_its_data_whatever_ended_it() {
     let lab = Own::new();
-    let told = lab.run(&["all"]).ok();
-    assert!(told.contains("outflow lab stop --dir") && told.contains(&lab.pid()), "{told}");
+    for told in [lab.run(&["all"]).ok(), lab.run(&["all", "--json"]).ok()] {
+        assert!(told.contains("outflow lab stop --dir") && told.contains(&lab.pid()), "{told}");
+    }
     let first = lab.pid();
     let stopped: Value = lab.run(&["stop", "--json"]).json();
     assert_eq!(stopped["stopped"], true);
