@@ -45,8 +45,8 @@ impl ReplicationClient {
     /// Opens a session in replication mode on the first host that gives one.
     ///
     /// The session settings that the text of values depends on are pinned (`DateStyle`, `IntervalStyle`,
-    /// `TimeZone`, `bytea_output`, `extra_float_digits`, `client_encoding`), whatever the role, the database
-    /// or the connection string say.
+    /// `TimeZone`, `bytea_output`, `extra_float_digits`, `client_encoding`, `client_min_messages`), whatever
+    /// the role, the database or the connection string say.
     ///
     /// # Errors
     /// The error of the last host tried: [`Error::retry`] tells whether to try again. [`Error::Pooler`] if

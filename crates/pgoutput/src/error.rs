@@ -1,10 +1,14 @@
 //! What can go wrong, and whether trying again can help.
 
-use std::{fmt, io, time::Duration};
+mod server;
+
+use std::{io, time::Duration};
 
 use tokio_postgres::error::SqlState;
 
-use crate::{Lsn, message::DecodeError, reader::Reader};
+pub use self::server::ServerError;
+use self::server::remedy;
+use crate::{Lsn, message::DecodeError};
 
 /// What the caller should do after an error; see [`Error::retry`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +116,16 @@ pub enum Error {
     #[error("{0}")]
     Server(Box<ServerError>),
 
+    /// A publication of the stream does not exist where the stream stands now: it was created later than that,
+    /// or dropped in between. Up to PostgreSQL 17 the server gives up; from 18 on it would go on in silence
+    /// without the events, so the link is ended here.
+    #[error(
+        "a publication of this stream does not exist at this point of the log, even if it does now ({}): \
+         what was written meanwhile cannot be streamed; go on with a new slot, and publish that from the table",
+        .0.message
+    )]
+    PublicationMissing(Box<ServerError>),
+
     /// An ordinary SQL connection failed.
     #[error("sql connection to {host}: {}", sql_text(.cause))]
     Sql {
@@ -213,7 +227,7 @@ impl Error {
     /// (PostgreSQL documentation, appendix A "PostgreSQL Error Codes").
     pub fn sqlstate(&self) -> Option<&SqlState> {
         match self {
-            Self::Server(e) => Some(&e.code),
+            Self::Server(e) | Self::PublicationMissing(e) => Some(&e.code),
             Self::Sql { cause, .. } => cause.code(),
             _ => None,
         }
@@ -232,6 +246,7 @@ impl Error {
             | Self::PeerTimeout { .. }
             | Self::StopTimeout { .. } => Retry::Transient,
             Self::Config(_)
+            | Self::PublicationMissing(_)
             | Self::TlsNotOffered { .. }
             | Self::Authentication { .. }
             | Self::Pooler { .. }
@@ -284,95 +299,6 @@ fn retry_of(code: &SqlState) -> Retry {
         _ => Retry::Fatal,
     }
 }
-
-/// What to do about the errors that operators meet.
-fn remedy(code: &str) -> Option<&'static str> {
-    Some(match code {
-        "55006" => {
-            "another process holds it, see active_pid in pg_replication_slots; it is free once that ends"
-        }
-        "42704" => {
-            "create the missing slot or publication; a publication must exist before the slot does"
-        }
-        "55000" => {
-            "set wal_level = logical and restart the server; if the slot is invalidated \
-             (wal_status = lost) it must be created again"
-        }
-        "53300" => "raise max_wal_senders or max_connections, or wait for a free one",
-        "53400" => "raise max_replication_slots, or drop an unused slot",
-        "42501" => "the role needs: alter role ... replication",
-        "28P01" => "check the password",
-        "28000" => "check pg_hba.conf: the role, the database and the address need a line there",
-        "3D000" => "check the database name",
-        "57P03" => "the server is starting up or shutting down",
-        "58P01" => "the log that the slot needs was removed",
-        _ => return None,
-    })
-}
-
-/// An error as the server reported it
-/// (PostgreSQL documentation, "Error and Notice Message Fields").
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct ServerError {
-    /// `ERROR`, `FATAL` or `PANIC`, never translated.
-    pub severity: String,
-    /// The SQLSTATE.
-    pub code: SqlState,
-    /// The primary message, in the language of the server's `lc_messages`.
-    pub message: String,
-    /// More about the cause.
-    pub detail: Option<String>,
-    /// The server's own advice.
-    pub hint: Option<String>,
-    /// Where it happened: for errors of the stream, the slot, the plugin and the LSN.
-    pub context: Option<String>,
-}
-
-impl ServerError {
-    /// Reads the body of an ErrorResponse or NoticeResponse. A body that ends too early gives what it has.
-    pub(crate) fn parse(body: &[u8]) -> Self {
-        let mut e = Self {
-            severity: String::new(),
-            code: SqlState::INTERNAL_ERROR,
-            message: String::new(),
-            detail: None,
-            hint: None,
-            context: None,
-        };
-        let mut reader = Reader::new(body);
-        while let Ok(kind @ 1..) = reader.u8() {
-            let Ok(value) = reader.cstr() else { break };
-            let text = String::from_utf8_lossy(value).into_owned();
-            match kind {
-                b'V' => e.severity = text,
-                b'C' => e.code = SqlState::from_code(&text),
-                b'M' => e.message = text,
-                b'D' => e.detail = Some(text),
-                b'H' => e.hint = Some(text),
-                b'W' => e.context = Some(text),
-                // position, source file and so on: for the server's developers
-                _ => {}
-            }
-        }
-        e
-    }
-}
-
-impl fmt::Display for ServerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "server: {} (sqlstate {})", self.message, self.code.code())?;
-        for part in [&self.detail, &self.hint, &self.context].into_iter().flatten() {
-            write!(f, "; {part}")?;
-        }
-        match remedy(self.code.code()) {
-            Some(remedy) => write!(f, ": {remedy}"),
-            None => Ok(()),
-        }
-    }
-}
-
-impl std::error::Error for ServerError {}
 
 impl From<ServerError> for Error {
     fn from(e: ServerError) -> Self {

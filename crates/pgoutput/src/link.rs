@@ -5,39 +5,33 @@
 //! reading stops until there is one. Timers are looked at in every turn and not only when they fire, since a
 //! busy socket would never let them.
 
+mod io;
+mod messages;
+
 use std::{
     future::poll_fn,
-    io,
-    pin::{Pin, pin},
     sync::{Arc, atomic::Ordering},
-    task::{Context, Poll},
     time::Instant,
 };
 
-use bytes::{Buf, BufMut, BytesMut};
+use bytes::{Buf, BytesMut};
 use postgres_protocol::message::frontend;
-use tokio::{
-    io::{AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    sync::mpsc,
-    time::sleep_until,
-};
+use tokio::{io::AsyncWriteExt, sync::mpsc, time::sleep_until};
 
+use self::{
+    io::{Event, Outbox, make_room, poll_io, poll_write},
+    messages::{observe, other, put_status},
+};
 use crate::{
-    Chunk, ConnectOptions, Error, FeedbackOptions, Frame, Lsn,
+    Chunk, ConnectOptions, Error, FeedbackOptions, Lsn,
     error::ServerError,
     feedback::{Feedback, Limits, Status, Step},
     sentinel::Sentinel,
     socket::Socket,
-    startup::{self, Session},
+    startup::Session,
     stream::Shared,
     wire,
 };
-
-/// Seconds from the Unix to the PostgreSQL epoch, as microseconds.
-const EPOCH_MICROS: u64 = 946_684_800_000_000;
-
-/// A read goes into what is left of the buffer if that is at least this much; a new one is taken otherwise.
-const MIN_READ: usize = 32 << 10;
 
 pub(crate) struct Link {
     socket: Socket,
@@ -75,23 +69,6 @@ impl Bulk {
             self.armed = Some(until);
         }
     }
-}
-
-/// What is to be written.
-#[derive(Default)]
-struct Outbox {
-    buf: BytesMut,
-    /// Given to the socket, which may hold it back still (TLS).
-    unflushed: bool,
-    /// The link failed. No reason to stop reading: the server may have said why.
-    failure: Option<io::Error>,
-}
-
-/// What a turn of the loop waited for.
-enum Event {
-    Read(usize),
-    Written,
-    Other,
 }
 
 impl Link {
@@ -376,121 +353,6 @@ impl Link {
         let _ = tokio::time::timeout(std::time::Duration::from_millis(200), goodbye).await;
         e
     }
-}
-
-/// What the feedback must know of a frame.
-#[inline]
-fn observe(feedback: &mut Feedback, payload: &[u8]) -> Result<(), Error> {
-    match Frame::parse(payload)? {
-        Frame::XLogData { body, wal_start, .. } => match body.first() {
-            Some(b'B') => feedback.begin(),
-            Some(b'C') => match crate::message::Message::decode(body) {
-                Ok(crate::message::Message::Commit(commit)) => feedback.commit(commit.end_lsn),
-                Ok(_) => {}
-                Err(cause) => return Err(Error::Decode { at: wal_start, cause }),
-            },
-            _ => {}
-        },
-        Frame::Keepalive { wal_end, reply_requested, .. } => {
-            feedback.keepalive(Instant::now(), wal_end, reply_requested);
-        }
-    }
-    Ok(())
-}
-
-/// A message outside of the copy stream.
-fn other(tag: u8, body: &[u8]) -> Result<(), Error> {
-    match tag {
-        b'E' => Err(ServerError::parse(body).into()),
-        b'N' => {
-            startup::notice(body);
-            Ok(())
-        }
-        // a parameter changed by a reload of the configuration
-        b'S' => Ok(()),
-        // CommandComplete without our CopyDone: this is how a walsender takes its leave; CopyDone goes before
-        b'C' => Err(Error::ServerShuttingDown("it ended the stream")),
-        b'c' => Ok(()),
-        _ => Err(Error::Protocol(format!("message '{}' in the stream", tag.escape_ascii()))),
-    }
-}
-
-/// Standby status update (PostgreSQL documentation, "Streaming Replication Protocol").
-fn put_status(out: &mut BytesMut, status: Status) {
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |d| u64::try_from(d.as_micros()).unwrap_or(u64::MAX));
-    out.put_u8(b'd');
-    out.put_u32(4 + 1 + 8 * 4 + 1);
-    out.put_u8(b'r');
-    out.put_u64(status.write.into());
-    out.put_u64(status.flush.into());
-    // nothing here knows when events are applied: flushed is as far as it goes
-    out.put_u64(status.flush.into());
-    out.put_u64(now.saturating_sub(EPOCH_MICROS));
-    out.put_u8(u8::from(status.reply));
-}
-
-/// Room for the next read: at least `missing` bytes of an incomplete frame, but in steps, so that memory is
-/// not taken on the word of a header alone.
-fn make_room(buf: &mut BytesMut, missing: usize, options: &FeedbackOptions) {
-    let left = buf.capacity().saturating_sub(buf.len());
-    if left < MIN_READ.min(options.read_buffer) {
-        let step = buf.len().max(options.read_buffer);
-        buf.reserve(missing.clamp(options.read_buffer, step));
-    }
-}
-
-/// Ready when nothing is left to write, or nothing can be written any more.
-fn poll_write(cx: &mut Context<'_>, socket: &mut Socket, out: &mut Outbox) -> Poll<()> {
-    let failed = |out: &mut Outbox, e: io::Error| {
-        out.failure.get_or_insert(e);
-        out.buf.clear();
-        out.unflushed = false;
-        Poll::Ready(())
-    };
-    while !out.buf.is_empty() {
-        match Pin::new(&mut *socket).poll_write(cx, &out.buf) {
-            Poll::Ready(Ok(0)) => return failed(out, io::ErrorKind::WriteZero.into()),
-            Poll::Ready(Ok(n)) => {
-                out.buf.advance(n);
-                out.unflushed = true;
-            }
-            Poll::Ready(Err(e)) => return failed(out, e),
-            Poll::Pending => return Poll::Pending,
-        }
-    }
-    match Pin::new(socket).poll_flush(cx) {
-        Poll::Ready(Ok(())) => {
-            out.unflushed = false;
-            Poll::Ready(())
-        }
-        Poll::Ready(Err(e)) => failed(out, e),
-        Poll::Pending => Poll::Pending,
-    }
-}
-
-/// Writes what is to be written, then reads up to `most` bytes. A failure is kept, and shows as the end of the input.
-fn poll_io(
-    cx: &mut Context<'_>,
-    socket: &mut Socket,
-    buf: &mut BytesMut,
-    out: &mut Outbox,
-    most: usize,
-) -> Poll<Event> {
-    let due = !out.buf.is_empty() || out.unflushed;
-    let wrote = due && poll_write(cx, socket, out).is_ready();
-    if most > 0 {
-        match pin!(socket.read_buf(&mut buf.limit(most))).poll(cx) {
-            Poll::Ready(Ok(n)) => return Poll::Ready(Event::Read(n)),
-            Poll::Ready(Err(e)) => {
-                out.failure.get_or_insert(e);
-                return Poll::Ready(Event::Read(0));
-            }
-            Poll::Pending => {}
-        }
-    }
-    if wrote { Poll::Ready(Event::Written) } else { Poll::Pending }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ pub enum Snapshot {
     /// Exports it: another session can read the tables as of the slot's start with
     /// `SET TRANSACTION SNAPSHOT`. It lasts until the next command on this link.
     Export,
-    /// Uses it in the transaction that is open on this link (`BEGIN ISOLATION LEVEL REPEATABLE READ`).
+    /// Uses it in the transaction that is open on this link (`BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ`).
     Use,
 }
 
@@ -157,7 +157,8 @@ impl ReplicationClient {
         parse_history(content)
     }
 
-    /// Creates a logical slot for `pgoutput`. It waits until the transactions that are open now have ended.
+    /// Creates a logical slot for `pgoutput`. It waits until the transactions that are open now have ended; on
+    /// a standby (16 and later) until the primary has logged its own, `pg_log_standby_snapshot()` there.
     ///
     /// The publication must exist, committed, before: the slot sees the catalog as it was when each
     /// transaction ran, and a publication created later does not exist for earlier ones.
@@ -231,7 +232,7 @@ impl ReplicationClient {
         let late = match self.server_major() {
             17.. => "invalidation_reason, failover",
             16 => {
-                "CASE WHEN conflicting THEN 'conflict' WHEN wal_status = 'lost' THEN 'wal_removed' END, false"
+                "CASE WHEN conflicting AND restart_lsn IS NOT NULL THEN 'conflict' WHEN wal_status = 'lost' THEN 'wal_removed' END, false"
             }
             _ => "CASE WHEN wal_status = 'lost' THEN 'wal_removed' END, false",
         };

@@ -26,15 +26,16 @@ use crate::{
     wire::{Wire, short},
 };
 
-/// What the text of values depends on. Set in the startup packet, so that the settings of the role and the
-/// database do not show in the stream: they rank below it.
-const PINNED: [(&str, &str); 6] = [
+/// What the text of values depends on, and warnings: one of them tells of a missing publication. Set in the
+/// startup packet, so that the settings of the role and the database do not show: they rank below it.
+const PINNED: [(&str, &str); 7] = [
     ("client_encoding", "UTF8"),
     ("DateStyle", "ISO, MDY"),
     ("IntervalStyle", "postgres"),
     ("TimeZone", "UTC"),
     ("bytea_output", "hex"),
     ("extra_float_digits", "3"),
+    ("client_min_messages", "warning"),
 ];
 
 /// An authenticated session.

@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::wire::Wire;
+use crate::{Frame, wire::Wire};
 
 struct Server {
     socket: UnixStream,

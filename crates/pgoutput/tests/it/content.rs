@@ -5,7 +5,7 @@ use outflow_pgoutput::{
     message::{Message, OldTuple},
 };
 
-use crate::support::{Bench, PUBLICATION, Reader, SLOT, options, values};
+use crate::support::{Bench, PUBLICATION, Reader, SLOT, eventually, options, values};
 
 #[tokio::test]
 async fn rows_arrive_in_commit_order_with_their_transactions() {
@@ -348,9 +348,35 @@ async fn c18_a_missing_publication_is_fatal_and_names_it() {
     let mut reader = Reader::new(stream.unwrap());
     bench.emit(1).await;
     let (_, error) = reader.ends().await;
-    assert_eq!(error.sqlstate().map(|s| s.code()), Some("42704"), "{error}");
+    assert!(matches!(error, Error::PublicationMissing(_)), "{error}");
     assert_eq!(error.retry(), Retry::Fatal);
     assert!(error.to_string().contains("it's \"missing\""), "{error}");
+}
+
+#[tokio::test]
+async fn c18_a_publication_dropped_and_created_again_leaves_a_gap_that_is_not_passed() {
+    let bench = Bench::start().await;
+    bench.execute("ALTER ROLE postgres SET client_min_messages = error").await;
+    let mut reader = bench.reader().await;
+    bench.emit(1).await;
+    reader.confirm_until(1).await;
+    let confirmed = reader.stream.confirmed();
+    let table = format!("CREATE PUBLICATION {PUBLICATION} FOR TABLE outbox");
+    bench.execute(&format!("DROP PUBLICATION {PUBLICATION}")).await;
+    bench.emit(2).await;
+    let gap = bench.tip().await;
+    bench.execute(&table).await;
+    bench.emit(3).await;
+    for _ in 0..2 {
+        let (before, error) = reader.ends().await;
+        let ids: Vec<_> = before.iter().flat_map(|t| t.ids()).collect();
+        assert!(ids.is_empty(), "{ids:?} {error}");
+        assert!(matches!(error, Error::PublicationMissing(_)), "{error}");
+        assert!(bench.confirmed_flush().await < gap);
+        // trying again does not help, and does no harm
+        eventually("the slot is free", || async { !bench.slot_is_active().await }).await;
+        reader = bench.reader_at(confirmed).await;
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,6 @@
 //! The publication: whether it carries the inserts of the outbox, whole.
 
 use tokio_postgres::Client;
-use tokio_postgres::error::SqlState;
 
 use super::table::mapped;
 use super::{Due, Report, Table};
@@ -266,14 +265,10 @@ pub(super) fn missing(report: &mut Report, source: &SourceConfig, due: Due) {
 
 /// More about an error than the server says, where there is more to say.
 ///
-/// Today: an undefined object (42704) that the output plugin misses while it decodes is a
-/// publication, see [`explain_missing_publication`]. A slot that is missing is reported without
-/// the plugin's context. Not by the words of the message: servers speak many languages.
+/// Today: a publication that the log does not know, see [`explain_missing_publication`].
 #[must_use]
 pub fn explain(error: &Error, source: &SourceConfig) -> Option<String> {
-    let Error::Replication(outflow_pgoutput::Error::Server(server)) = error else { return None };
-    let decoding = server.context.as_ref().is_some_and(|context| context.contains("pgoutput"));
-    (server.code == SqlState::UNDEFINED_OBJECT && decoding)
+    matches!(error, Error::Replication(outflow_pgoutput::Error::PublicationMissing(_)))
         .then(|| explain_missing_publication(&source.publication, &source.slot))
 }
 
