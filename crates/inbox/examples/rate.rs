@@ -187,7 +187,7 @@ async fn consumer(
     let options = ConsumerOptions {
         // another group each time: it begins at the first entry
         consumer_id: url.rsplit('/').next().unwrap_or_default().to_owned(),
-        redis_url: redis.url(),
+        redis: redis.url().parse()?,
         streams: vec![STREAM.to_owned()],
         batch,
         ..ConsumerOptions::default()

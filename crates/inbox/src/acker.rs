@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use outflow_broker::Connection;
 use outflow_event::EntryId;
 use redis::RedisResult;
-use redis::aio::MultiplexedConnection;
 use tokio::sync::mpsc;
 
 use crate::backoff::Backoff;
@@ -21,7 +21,7 @@ const CHUNK: usize = 10_000;
 pub(crate) struct Acker {
     shared: Arc<Shared>,
     broker: Broker,
-    redis: Option<MultiplexedConnection>,
+    redis: Option<Connection>,
     /// Said once that measuring is not allowed.
     warned: bool,
 }
@@ -144,7 +144,7 @@ impl Acker {
         }
     }
 
-    async fn connection(&mut self) -> RedisResult<&mut MultiplexedConnection> {
+    async fn connection(&mut self) -> RedisResult<&mut Connection> {
         if self.redis.is_none() {
             self.redis = Some(self.broker.connect(Duration::ZERO).await?);
         }

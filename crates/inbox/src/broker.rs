@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use outflow_broker::{Connection, Target};
 use outflow_event::EntryId;
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisError, RedisResult, Value};
+use redis::{RedisError, RedisResult, Value};
 
 use crate::delivery::MalformedEntry;
 use crate::error::Error;
@@ -61,30 +61,27 @@ pub(crate) fn failed(source: RedisError) -> Error {
 /// Makes connections.
 #[derive(Debug, Clone)]
 pub(crate) struct Broker {
-    client: redis::Client,
+    target: Target,
     response_timeout: Duration,
 }
 
 impl Broker {
-    pub(crate) fn new(url: &str, response_timeout: Duration) -> Result<Self, Error> {
-        Ok(Self { client: redis::Client::open(url).map_err(failed)?, response_timeout })
+    pub(crate) fn new(target: Target, response_timeout: Duration) -> Self {
+        Self { target, response_timeout }
     }
 
     /// A connection whose replies may take `beyond` longer than usual, because a command blocks.
     ///
     /// A client that gives up in the same moment in which the server answers leaves entries
     /// pending with a reader that never saw them, so the margin is the whole response timeout.
-    pub(crate) async fn connect(&self, beyond: Duration) -> RedisResult<MultiplexedConnection> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.response_timeout))
-            .set_response_timeout(Some(self.response_timeout + beyond));
-        self.client.get_multiplexed_async_connection_with_config(&config).await
+    pub(crate) async fn connect(&self, beyond: Duration) -> RedisResult<Connection> {
+        self.target.connect(self.response_timeout, self.response_timeout + beyond).await
     }
 }
 
 /// XGROUP CREATE with MKSTREAM. Returns whether the group was created; `false` when it was there.
 pub(crate) async fn create_group(
-    connection: &mut MultiplexedConnection,
+    connection: &mut Connection,
     stream: &str,
     group: &str,
     from: EntryId,
@@ -106,7 +103,7 @@ pub(crate) async fn create_group(
 
 /// The stream's last id; zero where there is no stream.
 pub(crate) async fn last_generated_id(
-    connection: &mut MultiplexedConnection,
+    connection: &mut Connection,
     stream: &str,
 ) -> RedisResult<EntryId> {
     let exists: bool = redis::cmd("EXISTS").arg(stream).query_async(connection).await?;
@@ -120,7 +117,7 @@ pub(crate) async fn last_generated_id(
 
 /// Fills in the raw bytes of malformed entries, as they stand in their streams.
 pub(crate) async fn read_raw(
-    connection: &mut MultiplexedConnection,
+    connection: &mut Connection,
     streams: &[String],
     entries: &mut [MalformedEntry],
 ) -> RedisResult<()> {
@@ -151,7 +148,7 @@ pub(crate) struct Progress {
 /// Reads the progress of `group` in one instant (MULTI/EXEC): an entry that is neither pending nor
 /// beyond the last delivered one was acknowledged. `None` without the group.
 pub(crate) async fn progress(
-    connection: &mut MultiplexedConnection,
+    connection: &mut Connection,
     stream: &str,
     group: &str,
 ) -> RedisResult<Option<Progress>> {

@@ -130,7 +130,7 @@ async fn run<H: Handler>(
     handler: H,
     shutdown: CancellationToken,
 ) -> Result<bool, Error> {
-    let broker = Broker::new(&shared.config.redis_url, shared.config.response_timeout)?;
+    let broker = Broker::new(shared.config.redis.clone(), shared.config.response_timeout);
     // also cancelled when one part fails: the others then finish what they have
     let stop = shutdown.child_token();
     let (batches, to_apply) = mpsc::channel(READ_AHEAD);

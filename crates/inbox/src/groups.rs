@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use outflow_broker::Connection;
 use outflow_event::EntryId;
-use redis::aio::MultiplexedConnection;
 
 use crate::broker;
 use crate::config::{ConsumerConfig, Start};
@@ -33,7 +33,7 @@ struct Known {
 pub(crate) async fn ensure(
     config: &ConsumerConfig,
     connect: &Connect,
-    redis: &mut MultiplexedConnection,
+    redis: &mut Connection,
     measured: &[EntryId],
     on_rebuilt: impl Fn(&str),
 ) -> Result<Vec<EntryId>, Error> {
@@ -75,7 +75,7 @@ pub(crate) async fn ensure(
 async fn positions(
     config: &ConsumerConfig,
     connect: &Connect,
-    redis: &mut MultiplexedConnection,
+    redis: &mut Connection,
 ) -> Result<HashMap<String, Known>, Error> {
     let client = connect().await.map_err(database::connect_failed)?;
     database::prepare_session(&client, config.apply_timeout).await?;

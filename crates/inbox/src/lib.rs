@@ -47,6 +47,8 @@ mod reply;
 mod statements;
 mod time;
 
+pub use outflow_broker::Target;
+
 pub use config::{ConsumerConfig, ConsumerOptions, Start};
 pub use consumer::{Consumer, Summary};
 pub use database::{Connect, ConnectError, connect_no_tls};

@@ -5,8 +5,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use outflow_broker::Connection;
 use outflow_event::{EntryId, entry};
-use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -141,7 +141,7 @@ impl Reader {
     }
 
     /// Everything that this worker was given and has not acknowledged, page by page.
-    async fn read_history(&mut self, redis: &mut MultiplexedConnection) -> Result<(), End> {
+    async fn read_history(&mut self, redis: &mut Connection) -> Result<(), End> {
         for stream in 0..self.config().streams.len() {
             let mut cursor = EntryId::ZERO;
             loop {
@@ -161,11 +161,7 @@ impl Reader {
         Ok(())
     }
 
-    async fn read_new(
-        &self,
-        redis: &mut MultiplexedConnection,
-        client_id: Option<i64>,
-    ) -> Result<Read, End> {
+    async fn read_new(&self, redis: &mut Connection, client_id: Option<i64>) -> Result<Read, End> {
         let until_claim = self.claim.due.saturating_duration_since(Instant::now());
         // BLOCK 0 would wait for ever
         let block = self.config().block.min(until_claim).max(Duration::from_millis(1));
@@ -218,7 +214,7 @@ impl Reader {
 
     async fn claim(
         &mut self,
-        redis: &mut MultiplexedConnection,
+        redis: &mut Connection,
         stream: usize,
         cursor: EntryId,
     ) -> Result<Read, End> {
@@ -275,7 +271,7 @@ impl Reader {
     }
 
     /// Makes a batch of what was read, leaving out what is in work already.
-    async fn batch(&mut self, redis: &mut MultiplexedConnection, read: Read) -> Result<Batch, End> {
+    async fn batch(&mut self, redis: &mut Connection, read: Read) -> Result<Batch, End> {
         let mut batch = Batch::default();
         let mut all_ids = Vec::with_capacity(read.len());
         let mut bytes = 0;

@@ -221,7 +221,7 @@ async fn a_lost_record_is_written_anew_and_times_map_to_lines() {
 
     let mut redis = world.redis.connect().await.unwrap();
     let mut trim = redis::cmd("XTRIM");
-    trim.arg("outflow:offset:outflow").arg("MAXLEN").arg(0);
+    trim.arg("outflow:offset:{outflow}").arg("MAXLEN").arg(0);
     trim.exec_async(&mut redis).await.unwrap();
     assert!(world.ok(&["offsets"]).contains("problem: "));
     world.ok(&["offsets", "reset", "--from-rows", "--yes"]);

@@ -5,24 +5,29 @@
 //! made once per transaction.
 
 mod encoder;
+mod part;
 
 pub use encoder::Encoder;
+pub use part::{Part, WrittenEntry};
 
 use std::collections::HashMap;
 
 use jiff::Timestamp;
+use outflow_broker::{Slot, Target};
 use outflow_event::EntryId;
-use redis::{Arg, Cmd, Pipeline};
+use redis::Cmd;
 
 use crate::offset::Offset;
 
 /// Entries to be published together, in order, and the offset that covers them.
 #[derive(Debug)]
 pub struct Batch {
-    pipe: Pipeline,
-    entries: usize,
+    parts: Vec<Part>,
+    /// Which part holds a slot's entries; `None` where one transaction reaches every key.
+    by_slot: Option<HashMap<Slot, usize>>,
     streams: Vec<StreamSpan>,
-    by_key: HashMap<Vec<u8>, usize>,
+    /// Where a key stands among streams and parts.
+    by_key: HashMap<Vec<u8>, (usize, usize)>,
     bytes: usize,
     events: u64,
     dead_letters: u64,
@@ -39,19 +44,17 @@ pub struct StreamSpan {
     pub ids: Option<(EntryId, EntryId)>,
 }
 
-impl Default for Batch {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Batch {
-    /// An empty batch.
+    /// An empty batch for `target`.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(target: &Target) -> Self {
+        Self::empty(target.is_cluster())
+    }
+
+    fn empty(cluster: bool) -> Self {
         Self {
-            pipe: new_pipeline(0),
-            entries: 0,
+            parts: Vec::new(),
+            by_slot: cluster.then(HashMap::new),
             streams: Vec::new(),
             by_key: HashMap::new(),
             bytes: 0,
@@ -62,10 +65,16 @@ impl Batch {
         }
     }
 
+    /// An empty batch for the same target.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        Self::empty(self.by_slot.is_some())
+    }
+
     /// Number of entries, dead letters included.
     #[must_use]
     pub fn entries(&self) -> usize {
-        self.entries
+        self.parts.iter().map(Part::entries).sum()
     }
 
     /// Bytes of all keys, ids, fields and values.
@@ -110,75 +119,66 @@ impl Batch {
     }
 
     /// Adds the command that writes the offset to Redis: as the last one of the transaction it
-    /// finds the entries in place.
+    /// finds the entries in place. Only where one transaction reaches every key.
     pub fn seal(&mut self, offset_command: Cmd) {
-        self.pipe.add_command(offset_command);
+        debug_assert!(self.by_slot.is_none(), "an offset lives in one slot, the entries in many");
+        if self.parts.is_empty() {
+            self.parts.push(Part::new());
+        }
+        if let Some(part) = self.parts.first_mut() {
+            part.seal(offset_command);
+        }
     }
 
-    /// Entries and offset as one transaction (Redis documentation, "Transactions"). The first
-    /// [`Batch::entries`] replies belong to the entries.
-    #[must_use]
-    pub fn transaction(&self) -> &Pipeline {
-        &self.pipe
-    }
-
-    /// Key, id and event id of every entry, in order.
-    pub fn written(&self) -> impl Iterator<Item = WrittenEntry<'_>> {
-        self.pipe.cmd_iter().take(self.entries).filter_map(|command| {
-            let mut args = command.args_iter().filter_map(|arg| match arg {
-                Arg::Simple(bytes) => Some(bytes),
-                _ => None,
-            });
-            // XADD key id event_id <value> ..: the encoder puts the event id first
-            let (_, key, id) = (args.next()?, args.next()?, args.next()?);
-            let (_, event_id) = (args.next()?, args.next()?);
-            Some(WrittenEntry { key, id, event_id })
-        })
+    /// The transactions that the batch consists of: one, or in a cluster one for each slot that
+    /// gets entries. They are independent of each other, and the next batch waits for all of them.
+    pub fn parts(&self) -> impl Iterator<Item = &Part> + Clone {
+        self.parts.iter().filter(|part| !part.transaction().is_empty())
     }
 
     /// Empties the batch and keeps its memory.
     pub fn clear(&mut self) {
-        self.pipe = new_pipeline(self.entries.min(MAX_KEPT_COMMANDS));
+        match &mut self.by_slot {
+            None => self.parts.iter_mut().for_each(Part::clear),
+            Some(by_slot) => {
+                by_slot.clear();
+                self.parts.clear();
+            }
+        }
         self.streams.clear();
         self.by_key.clear();
-        (self.entries, self.bytes, self.events, self.dead_letters) = (0, 0, 0, 0);
+        (self.bytes, self.events, self.dead_letters) = (0, 0, 0);
         (self.oldest_commit, self.offset) = (None, None);
     }
 
     fn push(&mut self, command: Cmd, bytes: usize, key: &[u8], id: Option<EntryId>) {
-        self.pipe.add_command(command);
-        self.entries += 1;
         self.bytes += bytes;
-        let known = self.by_key.get(key).and_then(|&index| self.streams.get_mut(index));
-        match (known, id) {
-            (Some(StreamSpan { ids: Some((_, last)), .. }), Some(id)) => *last = id,
-            (Some(_), _) => {}
-            (None, id) => {
-                self.by_key.insert(key.to_vec(), self.streams.len());
+        let (stream, part) = match self.by_key.get(key) {
+            Some(&known) => known,
+            None => {
+                let new = (self.streams.len(), self.part_of(key));
+                self.by_key.insert(key.to_vec(), new);
                 self.streams.push(StreamSpan { key: key.to_vec(), ids: id.map(|id| (id, id)) });
+                new
             }
+        };
+        let ids = self.streams.get_mut(stream).and_then(|stream| stream.ids.as_mut());
+        if let (Some((_, last)), Some(id)) = (ids, id) {
+            *last = id;
+        }
+        if part == self.parts.len() {
+            self.parts.push(Part::new());
+        }
+        if let Some(part) = self.parts.get_mut(part) {
+            part.push(command);
         }
     }
-}
 
-/// What identifies an entry of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WrittenEntry<'a> {
-    /// The stream's key.
-    pub key: &'a [u8],
-    /// The entry's id, or `*`.
-    pub id: &'a [u8],
-    /// The event's id.
-    pub event_id: &'a [u8],
-}
-
-/// A batch that was once huge does not keep its memory for ever.
-const MAX_KEPT_COMMANDS: usize = 1024;
-
-fn new_pipeline(capacity: usize) -> Pipeline {
-    let mut pipe = Pipeline::with_capacity(capacity + 1);
-    pipe.atomic().ignore_errors();
-    pipe
+    /// Index of the part for `key`; at most one beyond the last.
+    fn part_of(&mut self, key: &[u8]) -> usize {
+        let new = self.parts.len();
+        self.by_slot.as_mut().map_or(0, |slots| *slots.entry(Slot::for_key(key)).or_insert(new))
+    }
 }
 
 #[cfg(test)]

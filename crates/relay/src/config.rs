@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use outflow_broker::Target;
 use outflow_event::StreamNaming;
 use outflow_pgoutput::ConnectOptions;
 
@@ -126,7 +127,7 @@ impl Default for ColumnNames {
 #[derive(Debug, Clone)]
 pub struct SinkConfig {
     /// Where Redis is.
-    pub redis: RedisTarget,
+    pub redis: Target,
     /// Keys of the streams.
     pub naming: StreamNaming,
     /// How entry ids are made.
@@ -139,32 +140,6 @@ pub struct SinkConfig {
     pub batch_bytes: usize,
     /// Time to wait for the reply to a batch.
     pub timeout: Duration,
-}
-
-/// How Redis is reached.
-#[derive(Clone, PartialEq, Eq)]
-pub enum RedisTarget {
-    /// One server (or whatever answers at that address).
-    Single(String),
-    /// The primary that the sentinels name; every reconnect asks again.
-    Sentinel {
-        /// URLs of the sentinels.
-        sentinels: Vec<String>,
-        /// Name of the monitored primary.
-        master: String,
-    },
-}
-
-impl std::fmt::Debug for RedisTarget {
-    // URLs may hold a password
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Single(_) => f.write_str("Single(..)"),
-            Self::Sentinel { sentinels, master } => {
-                write!(f, "Sentinel({} sentinels, master {master})", sentinels.len())
-            }
-        }
-    }
 }
 
 /// How entry ids are made.

@@ -12,6 +12,7 @@ use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::batch::Batch;
 use crate::config::{ConnectorConfig, OffsetStoreKind};
 use crate::error::{Error, Retry};
 use crate::intake::Intake;
@@ -246,6 +247,7 @@ impl Connector {
         let pipeline = Pipeline {
             intake: Intake::new(config, from),
             publisher,
+            batch: Batch::new(&config.sink.redis),
             batch_entries: config.sink.batch_entries,
             batch_bytes: config.sink.batch_bytes,
             reporter: self.reporter.clone(),
@@ -281,12 +283,13 @@ impl Connector {
     fn publisher(&self, store: Store) -> Publisher<RedisSink, Store> {
         let config = &self.config;
         let offsets = match store {
-            Store::Redis(_) => Offsets::Beside {
+            // a transaction reaches no further than its slot: a cluster has the offset apart
+            Store::Redis(_) if !config.sink.redis.is_cluster() => Offsets::Beside {
                 connector: config.connector.clone(),
                 ledger_entries: config.offset.ledger_entries,
                 pace: LedgerPace::new(config.offset.ledger_interval),
             },
-            Store::Postgres(_) => Offsets::Apart(store),
+            Store::Redis(_) | Store::Postgres(_) => Offsets::Apart(store),
         };
         let sink = RedisSink::new(&config.sink, &config.connector);
         Publisher::new(sink, offsets, self.reporter.clone())

@@ -33,6 +33,8 @@ pub struct Pipeline<S, O> {
     pub intake: Intake,
     /// Publishes batches.
     pub publisher: Publisher<S, O>,
+    /// An empty batch for the publisher's sink.
+    pub batch: Batch,
     /// Most entries in a batch.
     pub batch_entries: usize,
     /// Most bytes in a batch.
@@ -96,7 +98,7 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Pipeline<S, O> {
             publisher: Some(self.publisher),
             in_flight: None,
             queue: VecDeque::new(),
-            filling: Batch::new(),
+            filling: self.batch,
             spare: Vec::new(),
             limits: (self.batch_entries, self.batch_bytes),
             stored,
@@ -190,7 +192,8 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Run<'_, S, O> {
     fn close_batch(&mut self) -> Result<(), Error> {
         let mut offset = self.intake.progress().clone();
         offset.at = jiff::Timestamp::now();
-        let mut batch = std::mem::replace(&mut self.filling, self.spare.pop().unwrap_or_default());
+        let next = self.spare.pop().unwrap_or_else(|| self.filling.another());
+        let mut batch = std::mem::replace(&mut self.filling, next);
         batch.cover(offset);
         self.queue.push_back(batch);
         Ok(())

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use outflow_event::{Epoch, Lsn, Position};
-use outflow_relay::config::{OffsetConfig, OffsetStoreKind, RedisTarget};
+use outflow_relay::config::{OffsetConfig, OffsetStoreKind};
 use outflow_relay::offset::{
     Offset, OffsetStore, PostgresOffsetStore, RedisOffsetStore, SnapshotProgress, ledger_key,
     offset_key,
@@ -150,7 +150,7 @@ async fn keeps_a_bounded_ledger<O: OffsetStore>(store: &mut O, most: usize) {
 }
 
 fn redis_store(redis: &Redis, config: &OffsetConfig) -> RedisOffsetStore {
-    let link = RedisLink::new(RedisTarget::Single(redis.url()), Duration::from_secs(5));
+    let link = RedisLink::new(redis.url().parse().unwrap(), Duration::from_secs(5));
     RedisOffsetStore::new(link, CONNECTOR, config)
 }
 

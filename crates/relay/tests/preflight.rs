@@ -11,9 +11,7 @@ mod source;
 use std::time::Duration;
 
 use outflow_event::StreamNaming;
-use outflow_relay::config::{
-    Column, Durability, EntryIdMode, RedisTarget, SinkConfig, SnapshotMode, TableName,
-};
+use outflow_relay::config::{Column, Durability, EntryIdMode, SinkConfig, SnapshotMode, TableName};
 use outflow_relay::preflight::{
     Due, Finding, Report, Severity, check_broker, check_source, explain,
     explain_missing_publication,
@@ -325,7 +323,7 @@ async fn a_snapshot_without_a_telling_order_is_warned_of_and_one_without_any_ref
 
 fn sink(redis: &Redis, durability: Durability) -> SinkConfig {
     SinkConfig {
-        redis: RedisTarget::Single(redis.url()),
+        redis: redis.url().parse().unwrap(),
         naming: StreamNaming::new("outflow:", 1),
         entry_id: EntryIdMode::Lsn,
         durability,
@@ -402,7 +400,7 @@ async fn replicas_must_be_there_and_a_replica_must_not_be_the_target() {
 }
 
 #[tokio::test]
-async fn a_cluster_is_refused() {
+async fn a_node_of_a_cluster_is_refused_as_a_single_server() {
     let redis = Redis::builder()
         .appendonly(Fsync::Always)
         .setting("cluster-enabled", "yes")
@@ -410,7 +408,7 @@ async fn a_cluster_is_refused() {
         .await
         .unwrap();
     let report = broker(&redis, Durability::Memory).await;
-    let cluster = ["cluster mode", "not supported yet"];
+    let cluster = ["node of a cluster", "redis+cluster://"];
     assert_finding(&report.findings, Severity::Refuse, "redis_cluster", &cluster);
 }
 
@@ -424,7 +422,7 @@ async fn a_managed_redis_that_hides_its_configuration_is_not_suspected() {
         .await
         .unwrap();
     let mut sink = sink(&redis, Durability::Memory);
-    sink.redis = RedisTarget::Single(redis.url().replace("redis://", "redis://app:secret@"));
+    sink.redis = redis.url().replace("redis://", "redis://app:secret@").parse().unwrap();
     let mut link = RedisLink::new(sink.redis.clone(), sink.timeout);
     assert_eq!(check_broker(&sink, &mut link).await.unwrap(), Report::default());
 }

@@ -29,7 +29,7 @@ async fn child() {
     .unwrap();
     let options = ConsumerOptions {
         consumer_id: "accounting".to_owned(),
-        redis_url: variable("CHILD_REDIS"),
+        redis: variable("CHILD_REDIS").parse().unwrap(),
         streams: vec![variable("CHILD_STREAM")],
         batch: 10,
         ..ConsumerOptions::default()

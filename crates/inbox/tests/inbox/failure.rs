@@ -34,7 +34,7 @@ async fn a_redis_that_restarts_loses_nothing() {
     bed.log.expect_warn("waiting: redis");
     let redis = Redis::builder().appendonly(Fsync::Always).start().await.unwrap();
     bed.redis = redis.connect().await.unwrap();
-    let options = ConsumerOptions { redis_url: redis.url(), ..bed.options() };
+    let options = ConsumerOptions { redis: redis.url().parse().unwrap(), ..bed.options() };
     bed.add_many(1..=50, 2).await;
     let mut running = bed.start(options, seen());
     running.until(|counts| counts.acknowledged == 50).await;
@@ -58,7 +58,7 @@ async fn c61_a_redis_that_comes_back_empty_is_read_from_the_position() {
     bed.log.expect_warn("the group was gone and is rebuilt at the stored position");
     let redis = Redis::builder().start().await.unwrap();
     bed.redis = redis.connect().await.unwrap();
-    let options = ConsumerOptions { redis_url: redis.url(), ..bed.options() };
+    let options = ConsumerOptions { redis: redis.url().parse().unwrap(), ..bed.options() };
     bed.add_many(1..=50, 2).await;
     let mut running = bed.start(options, seen());
     running.until(|counts| counts.acknowledged == 50).await;
@@ -77,7 +77,7 @@ async fn c59_a_redis_that_became_a_replica_is_waited_for() {
     bed.log.expect_warn("waiting: redis");
     let redis = Redis::builder().start().await.unwrap();
     bed.redis = redis.connect().await.unwrap();
-    let options = ConsumerOptions { redis_url: redis.url(), ..bed.options() };
+    let options = ConsumerOptions { redis: redis.url().parse().unwrap(), ..bed.options() };
     bed.add_many(1..=10, 1).await;
     let mut running = bed.start(options, seen());
     running.until(|counts| counts.acknowledged == 10).await;
@@ -104,7 +104,7 @@ async fn what_waiting_cannot_help_ends_the_consumer_with_advice() {
     assert!(error.to_string().contains("correct `streams`"), "{error}");
 
     let url = bed.redis_server.url().replace("redis://", "redis://nobody:wrong@");
-    let options = ConsumerOptions { redis_url: url, ..bed.options() };
+    let options = ConsumerOptions { redis: url.parse().unwrap(), ..bed.options() };
     let error = bed.start(options, seen()).end().await.unwrap_err();
     assert!(error.to_string().contains("correct user and password"), "{error}");
 
@@ -123,7 +123,7 @@ async fn c80_entries_whose_reply_was_lost_are_read_again_at_once() {
     bed.log.expect_warn("waiting: redis");
     let proxy = Proxy::to(format!("127.0.0.1:{}", bed.redis_server.port())).start().await.unwrap();
     let options = ConsumerOptions {
-        redis_url: format!("redis://{}/", proxy.address()),
+        redis: format!("redis://{}/", proxy.address()).parse().unwrap(),
         response_timeout: Duration::from_millis(300),
         ..bed.options()
     };
@@ -151,7 +151,7 @@ async fn a_redis_user_needs_no_more_than_the_advice_says() {
     let keys = format!("~{}", bed.stream);
     let user = |name: &str| {
         let url = bed.redis_server.url().replace("redis://", &format!("redis://{name}:pw@"));
-        ConsumerOptions { redis_url: url, ..bed.options() }
+        ConsumerOptions { redis: url.parse().unwrap(), ..bed.options() }
     };
     let (none, enough) = (user("none"), user("enough"));
     bed.redis_command(&["ACL", "SETUSER", "none", "on", ">pw", &keys, "-@all"]).await;
@@ -189,7 +189,7 @@ async fn servers_that_are_not_there_yet_are_waited_for() {
         }
         Box::pin(async { Err("connection refused".into()) })
     });
-    let options = ConsumerOptions { redis_url: redis.url(), ..bed.options() };
+    let options = ConsumerOptions { redis: redis.url().parse().unwrap(), ..bed.options() };
     let mut running = start(options, connect, seen());
     running.until_waiting_for("database: connection refused").await;
     up.store(true, std::sync::atomic::Ordering::SeqCst);

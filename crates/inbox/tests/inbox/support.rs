@@ -61,7 +61,7 @@ impl Bed {
     pub(crate) fn options(&self) -> ConsumerOptions {
         ConsumerOptions {
             consumer_id: "accounting".to_owned(),
-            redis_url: self.redis_server.url(),
+            redis: self.redis_server.url().parse().unwrap(),
             streams: vec![self.stream.clone()],
             block: Duration::from_millis(200),
             report_interval: Duration::from_millis(50),

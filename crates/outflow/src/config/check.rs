@@ -2,9 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use outflow_broker::Target;
 use outflow_inbox::Start;
 use outflow_pgoutput::ConnectOptions;
-use outflow_relay::config::{Durability, RedisTarget, TableName};
+use outflow_relay::config::{Durability, TableName};
 
 type Check = Result<(), String>;
 
@@ -70,27 +71,9 @@ pub(super) fn postgres_url(text: &str) -> Check {
         .map_err(|error| format!("{error}; expected postgres://user:password@host:5432/database"))
 }
 
-/// Where Redis is: `redis://`, `rediss://` for TLS, or `redis+sentinel://a:26379,b:26379/primary`.
-pub(super) fn redis_url(text: &str) -> Result<RedisTarget, String> {
-    const FORMS: &str = "expected redis://[user:password@]host[:6379][/database], rediss:// for TLS, \
-                         or redis+sentinel://[user:password@]host:26379[,host:26379]/primary";
-    if let Some(rest) = text.strip_prefix("redis+sentinel://") {
-        let (hosts, master) = rest.rsplit_once('/').ok_or(FORMS)?;
-        let (user, hosts) = hosts
-            .rsplit_once('@')
-            .map_or((String::new(), hosts), |(user, hosts)| (format!("{user}@"), hosts));
-        let sentinels: Vec<_> =
-            hosts.split(',').map(|host| format!("redis://{user}{}", host.trim())).collect();
-        let valid = |url: &String| redis::parse_redis_url(url).is_some();
-        if master.is_empty() || hosts.is_empty() || !sentinels.iter().all(valid) {
-            return Err(FORMS.to_owned());
-        }
-        return Ok(RedisTarget::Sentinel { sentinels, master: master.to_owned() });
-    }
-    match redis::Client::open(text) {
-        Ok(_) => Ok(RedisTarget::Single(text.to_owned())),
-        Err(_) => Err(FORMS.to_owned()),
-    }
+/// Where Redis is.
+pub(super) fn redis_url(text: &str) -> Check {
+    text.parse::<Target>().map(|_| ()).map_err(|error| error.to_string())
 }
 
 /// `memory`, `fsync` or `replicas:N`.

@@ -4,7 +4,7 @@ use outflow_event::StreamNaming;
 use outflow_inbox::{ConsumerConfig, ConsumerOptions};
 use outflow_pgoutput::ConnectOptions;
 use outflow_relay::ConnectorConfig;
-use outflow_relay::config::{OffsetConfig, RedisTarget, SinkConfig, SourceConfig};
+use outflow_relay::config::{OffsetConfig, SinkConfig, SourceConfig};
 
 use super::problem::{Problem, Problems};
 use super::settings::Config;
@@ -97,22 +97,12 @@ impl Config {
                 "is not set: it lists the aggregate types to read, for example [\"order\"]";
             problems.push(Problem::new("consumer.streams", message));
         }
-        let redis_url = match &self.sink.redis {
-            _ if !consumer.redis_url.is_empty() => consumer.redis_url.clone(),
-            RedisTarget::Single(url) => url.clone(),
-            RedisTarget::Sentinel { .. } => {
-                let message = "is not set, and sink.url names sentinels: give the consumer the URL \
-                               of the primary";
-                problems.push(Problem::new("consumer.redis_url", message));
-                String::new()
-            }
-        };
         if !problems.is_empty() {
             return Err(Problems(problems));
         }
         let naming = self.naming();
         let options = ConsumerOptions {
-            redis_url,
+            redis: consumer.redis.as_ref().unwrap_or(&self.sink.redis).clone(),
             streams: consumer.streams.iter().flat_map(|stream| naming.keys(stream)).collect(),
             ..consumer.options.clone()
         };

@@ -2,6 +2,23 @@
 
 const MASK: &str = "***";
 
+/// A URL that shows no password, whoever prints the structure it is in.
+pub(crate) struct Url(pub(crate) String);
+
+impl std::ops::Deref for Url {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Url {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&url(&self.0))
+    }
+}
+
 /// `url` with its password hidden.
 ///
 /// Errs on the side of hiding: what stands between the first `:` of the user part and the last `@`

@@ -4,16 +4,17 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use outflow_broker::Target;
 use outflow_inbox::{ConsumerOptions, Start};
 use outflow_relay::config::{
-    Column, ColumnNames, Durability, EntryIdMode, OffsetStoreKind, RedisTarget, SnapshotMode,
-    TableName,
+    Column, ColumnNames, Durability, EntryIdMode, OffsetStoreKind, SnapshotMode, TableName,
 };
 
 use super::check;
 use super::layers::{Layers, Sources};
 use super::problem::Problems;
 use super::reader::{Reader, Setting};
+use super::redact::Url;
 use super::size::ByteSize;
 
 /// The configuration of every command.
@@ -40,7 +41,7 @@ pub(crate) struct Config {
 /// `[source]`.
 #[derive(Debug)]
 pub(crate) struct Source {
-    pub(crate) url: String,
+    pub(crate) url: Url,
     pub(crate) table: TableName,
     pub(crate) publication: String,
     pub(crate) slot: String,
@@ -56,7 +57,7 @@ pub(crate) struct Source {
 /// `[sink]`.
 #[derive(Debug)]
 pub(crate) struct Sink {
-    pub(crate) redis: RedisTarget,
+    pub(crate) redis: Target,
     pub(crate) stream_prefix: String,
     pub(crate) partitions: u32,
     pub(crate) entry_id: EntryIdMode,
@@ -77,12 +78,13 @@ pub(crate) struct Offset {
 /// `[consumer]`.
 #[derive(Debug)]
 pub(crate) struct Consumer {
-    pub(crate) url: String,
-    pub(crate) redis_url: String,
+    pub(crate) url: Url,
+    /// Where it differs from the sink.
+    pub(crate) redis: Option<Target>,
     /// Aggregate types.
     pub(crate) streams: Vec<String>,
     pub(crate) projection: Option<PathBuf>,
-    /// The rest as the inbox takes it; `streams` and `redis_url` in it are still empty.
+    /// The rest as the inbox takes it; `streams` and `redis` in it are still empty.
     pub(crate) options: ConsumerOptions,
 }
 
@@ -154,7 +156,7 @@ impl Config {
 
 impl Source {
     fn read(read: &mut Reader, connector: &str) -> Self {
-        let url = read.url("source.url", "", check::postgres_url);
+        let url = Url(read.url("source.url", "", check::postgres_url));
         let default_table = TableName { schema: "outflow".to_owned(), name: "outbox".to_owned() };
         let table = read.shown("source.table", default_table, TableName::to_string, check::table);
         let publication = read.text("source.publication", "outflow", check::identifier);
@@ -226,12 +228,18 @@ fn read_columns(read: &mut Reader) -> ColumnNames {
     }
 }
 
+const DEFAULT_REDIS: &str = "redis://127.0.0.1:6379";
+
+/// A URL that the reader has checked: one that it complained of is not used.
+fn target(url: &str) -> Target {
+    url.parse().unwrap_or_default()
+}
+
 impl Sink {
     fn read(read: &mut Reader) -> Self {
-        let url = "redis://127.0.0.1:6379";
-        let url = read.url("sink.url", url, |text| check::redis_url(text).map(|_| ()));
+        let url = read.url("sink.url", DEFAULT_REDIS, check::redis_url);
         Self {
-            redis: check::redis_url(&url).unwrap_or(RedisTarget::Single(url)),
+            redis: target(&url),
             stream_prefix: read.text("sink.stream_prefix", "outflow:", check::any),
             partitions: read.integer("sink.partitions", 1, 1..=1024),
             entry_id: read.choice(
@@ -280,10 +288,11 @@ impl Consumer {
         let name = |text: &str| if text.is_empty() { Ok(()) } else { check::name(text) };
         let consumer_id = read.text("consumer.id", "", name);
         let worker = read.text("consumer.worker", &default_worker(), check::name);
-        let url = read.url("consumer.url", "", check::postgres_url);
-        let redis_url = read.url("consumer.redis_url", "", |text| {
-            if text.is_empty() { Ok(()) } else { check::redis_url(text).map(|_| ()) }
+        let url = Url(read.url("consumer.url", "", check::postgres_url));
+        let redis = read.url("consumer.redis_url", "", |text| {
+            if text.is_empty() { Ok(()) } else { check::redis_url(text) }
         });
+        let redis = (!redis.is_empty()).then(|| target(&redis));
         let streams = read.list("consumer.streams", &[], check::not_empty);
         let projection = read.text("consumer.projection", "", check::any);
         let from = read.shown("consumer.from", Start::Beginning, check::show_start, check::start);
@@ -321,7 +330,7 @@ impl Consumer {
             ..default
         };
         let projection = Some(projection).filter(|path| !path.is_empty()).map(PathBuf::from);
-        Self { url, redis_url, streams, projection, options }
+        Self { url, redis, streams, projection, options }
     }
 }
 

@@ -14,7 +14,8 @@ use crate::config::{Config, Setting, Sources};
 #[command(after_help = "\
 Examples:
   outflow config                              what is in force, and where it was set
-  outflow config > outflow.toml               a complete file to start from (passwords are masked)
+  outflow config > outflow.toml               a complete file to start from: defaults as comments,
+                                              passwords masked
   outflow --config prod.toml config --json    for scripts")]
 pub(crate) struct Args {
     /// JSON instead of TOML: an object of key to value and origin
@@ -62,7 +63,8 @@ fn to_toml(settings: &[Setting]) -> String {
             let line = format!("{name} = {}", setting.shown);
             let _ = match &setting.origin {
                 Some(origin) => writeln!(text, "{line:<40} # {origin}"),
-                None => writeln!(text, "{line}"),
+                // a default may depend on the machine, and a later version may know a better one
+                None => writeln!(text, "# {line}"),
             };
         }
     }

@@ -2,7 +2,7 @@ use std::fs;
 use std::time::Duration;
 
 use outflow_inbox::Start;
-use outflow_relay::config::{Column, Durability, EntryIdMode, RedisTarget};
+use outflow_relay::config::{Column, Durability, EntryIdMode};
 
 use super::*;
 
@@ -170,16 +170,14 @@ fn addresses_are_local_unless_they_say_otherwise() {
 }
 
 #[test]
-fn sentinels_are_told_apart_from_one_server() {
-    let redis = |url| with_flags(&[("sink.url", url)]).map(|config| config.sink.redis);
-    assert_eq!(redis("rediss://h/1").unwrap(), RedisTarget::Single("rediss://h/1".into()));
+fn redis_may_be_one_server_sentinels_or_a_cluster() {
+    let redis = |url| with_flags(&[("sink.url", url)]).map(|config| config.sink.redis.to_string());
+    assert_eq!(redis("rediss://h/1").unwrap(), "h:6379");
     assert_eq!(
-        redis("redis+sentinel://:pw@a:26379,b:26380/primary").unwrap(),
-        RedisTarget::Sentinel {
-            sentinels: vec!["redis://:pw@a:26379".into(), "redis://:pw@b:26380".into()],
-            master: "primary".into(),
-        }
+        redis("redis+sentinel://:pw@a:26379,b:26380/main").unwrap(),
+        "primary main of the sentinels a:26379, b:26380"
     );
+    assert_eq!(redis("redis+cluster://a,b:7000").unwrap(), "the cluster of a:6379, b:7000");
     for bad in ["redis+sentinel://a:26379", "redis+sentinel:///m", "redis+sentinel://a/", "", "h:1"]
     {
         assert!(redis(bad).is_err(), "{bad}");
@@ -198,17 +196,32 @@ fn the_libraries_get_what_was_set() {
     let consumer = config.consumer_config().unwrap();
     assert_eq!(consumer.streams, ["s:{order:0}", "s:{order:1}"]);
     assert_eq!(consumer.batch, 7);
-    assert_eq!(consumer.redis_url, "redis://127.0.0.1:6379");
+    assert_eq!(consumer.redis.to_string(), "127.0.0.1:6379");
     assert_eq!(consumer.from, Start::After("5-1".parse().unwrap()));
 }
 
 #[test]
-fn a_consumer_behind_sentinels_needs_a_url_of_its_own() {
+fn a_consumer_may_read_elsewhere_than_the_connector_writes() {
     let flags = [
         ("sink.url", "redis+sentinel://a:26379/m"),
         ("consumer.id", "books"),
         ("consumer.streams", "order"),
     ];
-    let Problems(problems) = with_flags(&flags).unwrap().consumer_config().unwrap_err();
-    assert_eq!(problems[0].subject, "consumer.redis_url");
+    let redis =
+        |flags: &[_]| with_flags(flags).unwrap().consumer_config().unwrap().redis.to_string();
+    assert_eq!(redis(&flags), "primary m of the sentinels a:26379");
+    let own = [flags.as_slice(), &[("consumer.redis_url", "redis://h")]].concat();
+    assert_eq!(redis(&own), "h:6379");
+}
+
+#[test]
+fn no_password_is_shown_by_a_configuration_that_is_printed() {
+    let flags = [
+        ("source.url", "postgres://u:hush@h/d"),
+        ("consumer.url", "postgres://u:hush@h/d"),
+        ("sink.url", "redis://u:hush@h"),
+        ("consumer.redis_url", "redis://u:hush@h"),
+    ];
+    let shown = format!("{:?}", with_flags(&flags).unwrap());
+    assert!(!shown.contains("hush"), "{shown}");
 }

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use outflow_broker::Connection;
 use outflow_event::EntryId;
 use outflow_relay::config::{EntryIdMode, OffsetConfig, OffsetStoreKind};
 use outflow_relay::offset::{Offset, OffsetStore, PostgresOffsetStore, RedisOffsetStore};
 use outflow_relay::sink::connection::RedisLink;
-use redis::aio::MultiplexedConnection;
 use redis::{Value, cmd};
 use serde::Serialize;
 
@@ -142,25 +142,32 @@ async fn streams(config: &Config) -> anyhow::Result<Broker> {
 
 /// Adds the streams that begin with `prefix`; whether all keys were looked at.
 async fn scan(
-    redis: &mut MultiplexedConnection,
+    redis: &mut Connection,
     prefix: &str,
     keys: &mut BTreeSet<String>,
 ) -> anyhow::Result<bool> {
     let pattern = format!("{}*", escape_glob(prefix));
-    let mut cursor = 0_u64;
-    for _ in 0..SCAN_ROUNDS {
-        let mut scan = cmd("SCAN");
-        scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
-        scan.arg("TYPE").arg("stream");
-        let (next, found): (u64, Vec<String>) = scan.query_async(redis).await?;
-        let foreign = |key: &String| !OWN.iter().any(|own| key.starts_with(own));
-        keys.extend(found.into_iter().filter(foreign));
-        if next == 0 {
-            return Ok(true);
+    let mut complete = true;
+    for primary in redis.primaries().await? {
+        let mut cursor = 0_u64;
+        let mut rounds = 0;
+        loop {
+            let mut scan = cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
+            scan.arg("TYPE").arg("stream");
+            let answer = redis.ask(&primary, &scan).await?;
+            let (next, found): (u64, Vec<String>) = redis::from_redis_value(answer)?;
+            let foreign = |key: &String| !OWN.iter().any(|own| key.starts_with(own));
+            keys.extend(found.into_iter().filter(foreign));
+            cursor = next;
+            rounds += 1;
+            if cursor == 0 || rounds == SCAN_ROUNDS {
+                break;
+            }
         }
-        cursor = next;
+        complete &= cursor == 0;
     }
-    Ok(false)
+    Ok(complete)
 }
 
 fn escape_glob(text: &str) -> String {
@@ -176,7 +183,7 @@ fn escape_glob(text: &str) -> String {
 
 /// The stream at `key`; `None`: there is none.
 async fn stream(
-    redis: &mut MultiplexedConnection,
+    redis: &mut Connection,
     key: String,
     ids: EntryIdMode,
 ) -> anyhow::Result<Option<Stream>> {

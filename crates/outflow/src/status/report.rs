@@ -126,13 +126,15 @@ impl Report {
         let consumer = &config.consumer.options.consumer_id;
         for stream in &broker.streams {
             for group in stream.groups.iter().filter(|group| is_stuck(group)) {
-                problems.push(format!(
+                let text = format!(
                     "consumer `{}` does not read {}: {} pending, {} not delivered",
                     group.name,
                     stream.key,
                     group.pending,
                     group.lag.map_or("an unknown number".to_owned(), |lag| lag.to_string()),
-                ));
+                );
+                // the groups of others are not this configuration's to mend
+                if group.name == *consumer { problems.push(text) } else { notes.push(text) }
             }
             let read = config.naming();
             let configured =

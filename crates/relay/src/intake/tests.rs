@@ -5,9 +5,9 @@ use outflow_pgoutput::ConnectOptions;
 
 use super::*;
 use crate::Retry;
+use crate::batch::Part;
 use crate::config::{
-    Durability, EntryIdMode, OffsetConfig, OffsetStoreKind, RedisTarget, SinkConfig, SnapshotMode,
-    SourceConfig,
+    Durability, EntryIdMode, OffsetConfig, OffsetStoreKind, SinkConfig, SnapshotMode, SourceConfig,
 };
 
 const OUTBOX: u32 = 16_400;
@@ -30,7 +30,7 @@ fn config() -> ConnectorConfig {
             order_by: Vec::new(),
         },
         sink: SinkConfig {
-            redis: RedisTarget::Single("redis://127.0.0.1".into()),
+            redis: "redis://127.0.0.1".parse().unwrap(),
             naming: StreamNaming::new("s:", 1),
             entry_id: EntryIdMode::Lsn,
             durability: Durability::Memory,
@@ -152,7 +152,11 @@ fn feed(intake: &mut Intake, batch: &mut Batch, messages: &[Vec<u8>]) -> Result<
 
 fn written(batch: &Batch) -> Vec<(String, String, String)> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    batch.written().map(|entry| (text(entry.key), text(entry.id), text(entry.event_id))).collect()
+    batch
+        .parts()
+        .flat_map(Part::written)
+        .map(|entry| (text(entry.key), text(entry.id), text(entry.event_id)))
+        .collect()
 }
 
 fn entry(key: &str, id: &str, event_id: &str) -> (String, String, String) {
@@ -161,7 +165,8 @@ fn entry(key: &str, id: &str, event_id: &str) -> (String, String, String) {
 
 #[test]
 fn a_transaction_becomes_entries_and_moves_the_offset() {
-    let (mut intake, mut batch) = (Intake::new(&config(), offset(50)), Batch::new());
+    let (mut intake, mut batch) =
+        (Intake::new(&config(), offset(50)), Batch::new(&config().sink.redis));
     feed(&mut intake, &mut batch, &[begin(100), outbox(), event("a"), event("b")]).unwrap();
     let point = intake.progress().resume_point();
     assert_eq!((u64::from(point.lsn), point.published), (100, 2));
@@ -178,14 +183,16 @@ fn a_transaction_becomes_entries_and_moves_the_offset() {
 fn c55_the_published_part_of_a_transaction_is_not_published_again() {
     let mut stored = offset(50);
     stored.position = Some(Position::new(100.into(), 0));
-    let (mut intake, mut batch) = (Intake::new(&config(), stored), Batch::new());
+    let (mut intake, mut batch) =
+        (Intake::new(&config(), stored), Batch::new(&config().sink.redis));
     feed(&mut intake, &mut batch, &[begin(100), outbox(), event("a"), event("b")]).unwrap();
     assert_eq!(written(&batch), [entry("s:order", "100-1", "b")]);
 }
 
 #[test]
 fn a_keepalive_moves_the_offset_between_transactions_only() {
-    let (mut intake, mut batch) = (Intake::new(&config(), offset(50)), Batch::new());
+    let (mut intake, mut batch) =
+        (Intake::new(&config(), offset(50)), Batch::new(&config().sink.redis));
     intake.idle_at(60.into());
     assert_eq!(u64::from(intake.progress().end_lsn), 60);
     feed(&mut intake, &mut batch, &[begin(100)]).unwrap();
@@ -198,7 +205,8 @@ fn a_keepalive_moves_the_offset_between_transactions_only() {
 
 #[test]
 fn c13_a_renamed_column_holds_the_offset_before_its_first_row() {
-    let (mut intake, mut batch) = (Intake::new(&config(), offset(50)), Batch::new());
+    let (mut intake, mut batch) =
+        (Intake::new(&config(), offset(50)), Batch::new(&config().sink.redis));
     feed(&mut intake, &mut batch, &[begin(100), outbox(), event("a")]).unwrap();
     let renamed = relation(
         OUTBOX,
@@ -218,7 +226,7 @@ fn c13_rows_that_are_published_need_no_mapping() {
     stored.position = Some(Position::new(100.into(), 0));
     let mut config = config();
     config.source.columns.payload = "body".into();
-    let (mut intake, mut batch) = (Intake::new(&config, stored), Batch::new());
+    let (mut intake, mut batch) = (Intake::new(&config, stored), Batch::new(&config.sink.redis));
     let renamed = relation(
         OUTBOX,
         "outbox",
@@ -231,7 +239,8 @@ fn c13_rows_that_are_published_need_no_mapping() {
 
 #[test]
 fn c13_an_added_column_becomes_a_field() {
-    let (mut intake, mut batch) = (Intake::new(&config(), offset(50)), Batch::new());
+    let (mut intake, mut batch) =
+        (Intake::new(&config(), offset(50)), Batch::new(&config().sink.redis));
     let mut wider = COLUMNS.to_vec();
     wider.push("tenant");
     let row =
@@ -239,8 +248,8 @@ fn c13_an_added_column_becomes_a_field() {
     let messages = [begin(100), outbox(), event("a"), relation(OUTBOX, "outbox", &wider), row];
     feed(&mut intake, &mut batch, &messages).unwrap();
     let commands: Vec<String> = batch
-        .transaction()
-        .cmd_iter()
+        .parts()
+        .flat_map(|part| part.transaction().cmd_iter())
         .map(|command| String::from_utf8_lossy(&command.get_packed_command()).into_owned())
         .collect();
     assert!(!commands[0].contains("tenant"));
@@ -249,7 +258,8 @@ fn c13_an_added_column_becomes_a_field() {
 
 #[test]
 fn c01_c06_what_is_no_insert_is_passed_over() {
-    let (mut intake, mut batch) = (Intake::new(&config(), offset(50)), Batch::new());
+    let (mut intake, mut batch) =
+        (Intake::new(&config(), offset(50)), Batch::new(&config().sink.redis));
     let row = [Some("a"), Some("order"), Some("1"), Some("T"), Some("{}")];
     let truncate = Log::new(b'T').u32(1).u8(0).u32(OUTBOX).0;
     let update = Log::new(b'U').u32(OUTBOX).u8(b'N').tuple(&row).0;
@@ -263,7 +273,8 @@ fn c01_c06_what_is_no_insert_is_passed_over() {
 
 #[test]
 fn rows_of_other_tables_take_no_index() {
-    let (mut intake, mut batch) = (Intake::new(&config(), offset(50)), Batch::new());
+    let (mut intake, mut batch) =
+        (Intake::new(&config(), offset(50)), Batch::new(&config().sink.redis));
     let other = relation(OTHER, "audit", &["x"]);
     let messages =
         [begin(100), other, insert(OTHER, &[Some("1")]), outbox(), event("a"), commit(100, 130)];
@@ -273,7 +284,8 @@ fn rows_of_other_tables_take_no_index() {
 
 #[test]
 fn c03_only_transactional_messages_of_our_prefix_are_events() {
-    let (mut intake, mut batch) = (Intake::new(&config(), offset(50)), Batch::new());
+    let (mut intake, mut batch) =
+        (Intake::new(&config(), offset(50)), Batch::new(&config().sink.redis));
     let content = r#"{"event_id":"m","aggregate_type":"order","aggregate_id":"1","event_type":"T","payload":{"d": 0.10}}"#;
     feed(&mut intake, &mut batch, &[message(0, "outflow", content)]).unwrap();
     feed(
@@ -293,7 +305,8 @@ fn c03_only_transactional_messages_of_our_prefix_are_events() {
 
 #[test]
 fn a_row_that_is_no_event_becomes_a_dead_letter_at_its_position() {
-    let (mut intake, mut batch) = (Intake::new(&config(), offset(50)), Batch::new());
+    let (mut intake, mut batch) =
+        (Intake::new(&config(), offset(50)), Batch::new(&config().sink.redis));
     let without_aggregate = insert(OUTBOX, &[Some("x"), Some("order"), None, Some("T"), None]);
     let too_large = insert(
         OUTBOX,
@@ -310,7 +323,7 @@ fn a_row_that_is_no_event_becomes_a_dead_letter_at_its_position() {
         commit(100, 130),
     ];
     feed(&mut intake, &mut batch, &messages).unwrap();
-    let dead = "outflow:dead-letters:test";
+    let dead = "outflow:dead-letters:{test}";
     assert_eq!(
         written(&batch),
         [
@@ -322,7 +335,8 @@ fn a_row_that_is_no_event_becomes_a_dead_letter_at_its_position() {
         ]
     );
     assert_eq!((batch.events(), batch.dead_letters()), (2, 3));
-    let command = batch.transaction().cmd_iter().nth(2).unwrap().get_packed_command();
+    let command =
+        batch.parts().next().unwrap().transaction().cmd_iter().nth(2).unwrap().get_packed_command();
     let command = String::from_utf8_lossy(&command);
     assert!(command.contains("the payload has 21 bytes, source.max_payload is 20"));
     assert!(!command.contains("123456789012345678901"), "the payload is left out");
@@ -330,7 +344,8 @@ fn a_row_that_is_no_event_becomes_a_dead_letter_at_its_position() {
 
 #[test]
 fn messages_out_of_order_are_a_protocol_error() {
-    let (mut intake, mut batch) = (Intake::new(&config(), offset(50)), Batch::new());
+    let (mut intake, mut batch) =
+        (Intake::new(&config(), offset(50)), Batch::new(&config().sink.redis));
     let error = feed(&mut intake, &mut batch, &[event("a")]).unwrap_err();
     assert!(matches!(error, Error::Protocol(_)), "{error}");
     let error = feed(&mut intake, &mut batch, &[outbox(), event("a")]).unwrap_err();

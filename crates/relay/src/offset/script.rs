@@ -10,21 +10,24 @@ use crate::sink::classify_server_error;
 const SAVE: &str = include_str!("save.lua");
 
 /// Key of the offset: a stream that holds one record, whose id is the resume point.
+///
+/// The braces are a hash tag: in a cluster all keys of a connector are in one slot, so that a
+/// script may use them together.
 #[must_use]
 pub fn offset_key(connector: &str) -> String {
-    format!("outflow:offset:{connector}")
+    format!("outflow:offset:{{{connector}}}")
 }
 
 /// Key of the ledger: a stream of earlier offsets.
 #[must_use]
 pub fn ledger_key(connector: &str) -> String {
-    format!("outflow:ledger:{connector}")
+    format!("outflow:ledger:{{{connector}}}")
 }
 
 /// Key of the connector's dead letters: a stream of rows that could not become entries.
 #[must_use]
 pub fn dead_letter_key(connector: &str) -> String {
-    format!("outflow:dead-letters:{connector}")
+    format!("outflow:dead-letters:{{{connector}}}")
 }
 
 /// The command that saves `offset` if the entries of `streams` are in place.

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 
 use redis::{Cmd, Value, cmd};
 
-use super::Report;
+use outflow_broker::Primary;
+
+use super::{Finding, Report};
 use crate::config::{Durability, SinkConfig};
 use crate::error::{Error, Retry};
 use crate::resume::bytes;
@@ -28,21 +30,39 @@ struct Facts {
 /// # Cancel safety
 /// Reads only; dropping the future changes nothing.
 pub async fn check_broker(sink: &SinkConfig, redis: &mut RedisLink) -> Result<Report, Error> {
-    let mut facts = Facts::default();
-    if let Some(Value::BulkString(text)) = ask(redis, cmd("INFO").arg("all")).await? {
-        facts.info = parse_info(&String::from_utf8_lossy(&text));
-    }
-    facts.save = setting(redis, "save").await?;
-    facts.appendfsync = setting(redis, "appendfsync").await?;
     let mut report = Report::default();
-    facts.check(&mut report, sink);
+    let primaries = redis.get().await?.primaries().await;
+    for primary in primaries.map_err(|error| crate::sink::classify(&error))? {
+        let mut facts = Facts::default();
+        let info = ask(redis, &primary, cmd("INFO").arg("all")).await?;
+        if let Some(text) = info.and_then(|info| redis::from_redis_value::<String>(info).ok()) {
+            facts.info = parse_info(&text);
+        }
+        facts.save = setting(redis, &primary, "save").await?;
+        facts.appendfsync = setting(redis, &primary, "appendfsync").await?;
+        let mut found = Report::default();
+        facts.check(&mut found, sink);
+        report.findings.extend(found.findings.into_iter().map(|finding| at(finding, &primary)));
+    }
     Ok(report)
 }
 
+/// Says which node of a cluster a finding is about.
+fn at(mut finding: Finding, primary: &Primary) -> Finding {
+    let node = primary.to_string();
+    if !node.is_empty() {
+        finding.message = format!("{node}: {}", finding.message);
+    }
+    finding
+}
+
 /// The answer to a command; `None` where the server does not permit or know it.
-async fn ask(redis: &mut RedisLink, command: &Cmd) -> Result<Option<Value>, Error> {
-    let result: redis::RedisResult<Value> = command.query_async(redis.get().await?).await;
-    match result {
+async fn ask(
+    redis: &mut RedisLink,
+    primary: &Primary,
+    command: &Cmd,
+) -> Result<Option<Value>, Error> {
+    match redis.get().await?.ask(primary, command).await {
         Ok(value) => Ok(Some(value)),
         Err(error) => {
             let refused = error.code().is_some_and(|code| matches!(code, "NOPERM" | "ERR"));
@@ -56,8 +76,12 @@ async fn ask(redis: &mut RedisLink, command: &Cmd) -> Result<Option<Value>, Erro
     }
 }
 
-async fn setting(redis: &mut RedisLink, name: &str) -> Result<Option<String>, Error> {
-    let answer = ask(redis, cmd("CONFIG").arg("GET").arg(name)).await?;
+async fn setting(
+    redis: &mut RedisLink,
+    primary: &Primary,
+    name: &str,
+) -> Result<Option<String>, Error> {
+    let answer = ask(redis, primary, cmd("CONFIG").arg("GET").arg(name)).await?;
     Ok(match answer {
         Some(Value::Array(parts)) => match parts.get(1) {
             Some(Value::BulkString(value)) => Some(String::from_utf8_lossy(value).into_owned()),
@@ -105,12 +129,12 @@ impl Facts {
                 "update Redis, or set sink.url to another server",
             );
         }
-        if self.text("cluster_enabled") == Some("1") {
+        if self.text("cluster_enabled") == Some("1") && !sink.redis.is_cluster() {
             report.refuse(
                 "redis_cluster",
-                "this Redis is in cluster mode, which is not supported yet: a batch and its \
-                 offset are one transaction, and a cluster does not span one over its slots",
-                "use a primary without cluster mode, or sentinels",
+                "this Redis is a node of a cluster, and sink.url names one server: streams of the \
+                 other nodes could not be written",
+                "write sink.url as redis+cluster://host:6379, with one or more of the nodes",
             );
         }
         if self.text("role") == Some("slave") {
@@ -238,7 +262,7 @@ mod tests {
             appendfsync: Some("everysec".to_owned()),
         };
         let sink = SinkConfig {
-            redis: crate::config::RedisTarget::Single("redis://localhost".to_owned()),
+            redis: "redis://localhost".parse().unwrap(),
             naming: outflow_event::StreamNaming::new("outflow:", 1),
             entry_id: crate::config::EntryIdMode::Lsn,
             durability,

@@ -3,6 +3,9 @@
 use outflow_event::Position;
 use proptest::prelude::*;
 
+use jiff::Timestamp;
+use outflow_pgoutput::TimelineSwitch;
+
 use super::*;
 use crate::offset::{ResumePoint, SnapshotProgress};
 

@@ -2,35 +2,23 @@
 
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
-use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
-use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo};
+use outflow_broker::{Connection, Target};
 
 use super::classify;
-use crate::config::RedisTarget;
 use crate::error::Error;
 
-/// A connection to the primary that is made when it is needed and dropped when it fails.
+/// A connection that is made when it is needed and dropped when it fails.
+#[derive(Debug)]
 pub struct RedisLink {
-    target: RedisTarget,
+    target: Target,
     timeout: Duration,
-    connection: Option<MultiplexedConnection>,
-}
-
-impl std::fmt::Debug for RedisLink {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RedisLink")
-            .field("target", &self.target)
-            .field("connected", &self.connection.is_some())
-            .finish_non_exhaustive()
-    }
+    connection: Option<Connection>,
 }
 
 impl RedisLink {
     /// A link to `target`, on which a reply may take up to `timeout`.
     #[must_use]
-    pub fn new(target: RedisTarget, timeout: Duration) -> Self {
+    pub fn new(target: Target, timeout: Duration) -> Self {
         Self { target, timeout, connection: None }
     }
 
@@ -38,10 +26,13 @@ impl RedisLink {
     ///
     /// # Errors
     /// Transient when Redis cannot be reached, fatal when it refuses the credentials.
-    pub async fn get(&mut self) -> Result<&mut MultiplexedConnection, Error> {
+    pub async fn get(&mut self) -> Result<&mut Connection, Error> {
         let connection = match self.connection.take() {
             Some(connection) => connection,
-            None => self.connect().await?,
+            None => {
+                let connection = self.target.connect(self.timeout, self.timeout).await;
+                connection.map_err(|error| classify(&error))?
+            }
         };
         Ok(self.connection.insert(connection))
     }
@@ -50,38 +41,4 @@ impl RedisLink {
     pub fn reset(&mut self) {
         self.connection = None;
     }
-
-    async fn connect(&self) -> Result<MultiplexedConnection, Error> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.timeout))
-            .set_response_timeout(Some(self.timeout));
-        let connection = match &self.target {
-            RedisTarget::Single(url) => {
-                let info = url
-                    .as_str()
-                    .into_connection_info()
-                    .map_err(|error| classify(&error))?
-                    .set_tcp_settings(tcp_settings());
-                let client = Client::open(info).map_err(|error| classify(&error))?;
-                client.get_multiplexed_async_connection_with_config(&config).await
-            }
-            RedisTarget::Sentinel { sentinels, master } => {
-                let node = SentinelNodeConnectionInfo::default().set_tcp_settings(tcp_settings());
-                let mut client = SentinelClient::build(
-                    sentinels.iter().map(String::as_str).collect(),
-                    master.clone(),
-                    Some(node),
-                    SentinelServerType::Master,
-                )
-                .map_err(|error| classify(&error))?;
-                client.get_async_connection_with_config(&config).await
-            }
-        };
-        connection.map_err(|error| classify(&error))
-    }
-}
-
-/// A batch is written in one go and its reply awaited: Nagle's algorithm would only add delay.
-fn tcp_settings() -> TcpSettings {
-    TcpSettings::default().set_nodelay(true)
 }

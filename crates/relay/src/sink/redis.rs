@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use outflow_broker::{Connection, Slot};
 use redis::aio::ConnectionLike as _;
-use redis::{Value, cmd};
+use redis::{Cmd, Value, cmd};
 use tracing::debug;
 
 use super::Sink;
 use super::connection::RedisLink;
 use super::refusal::{classify, classify_server_error};
-use crate::batch::{Batch, WrittenEntry};
+use crate::batch::{Batch, Part, WrittenEntry};
 use crate::config::{Durability, EntryIdMode, SinkConfig};
 use crate::error::Error;
 use crate::offset::{Offset, ResumePoint, script_outcome};
@@ -20,6 +22,7 @@ pub struct RedisSink {
     link: RedisLink,
     durability: Durability,
     mode: EntryIdMode,
+    cluster: bool,
     timeout: Duration,
     connector: String,
     /// Resume point of a batch that Redis has taken, over the present connection, and whose
@@ -41,37 +44,32 @@ impl RedisSink {
             link: RedisLink::new(config.redis.clone(), config.timeout),
             durability: config.durability,
             mode: config.entry_id,
+            cluster: config.redis.is_cluster(),
             timeout: config.timeout,
             connector: connector.to_owned(),
             taken: None,
         }
     }
 
+    /// Sends the transactions of a batch, side by side where there are several, and checks every
+    /// reply: an entry was added, or it was there before.
     async fn transact(&mut self, batch: &Batch) -> Result<(), Error> {
-        let pipe = batch.transaction();
-        let connection = self.link.get().await?;
-        let replies = connection
-            .req_packed_commands(pipe, pipe.len() + 1, 1)
-            .await
-            .map_err(|error| classify(&error))?;
-        let replies = match replies.into_iter().next() {
-            Some(Value::Array(replies)) => replies,
-            Some(Value::ServerError(error)) => return Err(classify_server_error(&error)),
-            other => return Err(Error::SinkUnavailable(format!("unexpected reply {other:?}"))),
-        };
-        if replies.len() != pipe.len() {
-            return Err(Error::SinkUnavailable(format!(
-                "{} replies to {} commands",
-                replies.len(),
-                pipe.len()
-            )));
+        let connection = self.link.get().await?.clone();
+        let sent = batch.parts().map(|part| execute(connection.clone(), part));
+        // every one of them is waited for: what is sent again later must not meet one under way
+        let answered = join_all(sent).await;
+        for (part, replies) in batch.parts().zip(answered) {
+            let replies = replies?;
+            self.check(part, &replies).await?;
+            if let (Some(reply), Some(offset)) = (replies.get(part.entries()), batch.offset()) {
+                script_outcome(reply, &self.connector, offset)?;
+            }
         }
-        self.check(batch, &replies).await
+        Ok(())
     }
 
-    /// Checks every reply: an entry was added, or it was there before.
-    async fn check(&mut self, batch: &Batch, replies: &[Value]) -> Result<(), Error> {
-        for (entry, reply) in batch.written().zip(replies) {
+    async fn check(&mut self, part: &Part, replies: &[Value]) -> Result<(), Error> {
+        for (entry, reply) in part.written().zip(replies) {
             let Value::ServerError(error) = reply else { continue };
             let refused_id = error.details().is_some_and(|text| text.contains(ID_REFUSED));
             if !refused_id || self.mode == EntryIdMode::Auto {
@@ -83,10 +81,7 @@ impl RedisSink {
                 "entry was already published"
             );
         }
-        match (replies.get(batch.entries()), batch.offset()) {
-            (Some(reply), Some(offset)) => script_outcome(reply, &self.connector, offset),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// An id was refused: that is success only if the entry at that id is ours.
@@ -119,10 +114,8 @@ impl RedisSink {
         )))
     }
 
-    /// Waits until what was written is as durable as configured (Redis documentation, WAIT and
-    /// WAITAOF). Both look at the connection's own last write, which a retried batch may lack:
-    /// so there is always one.
-    async fn await_durability(&mut self) -> Result<(), Error> {
+    /// Waits until what was written is as durable as configured, on every node that was written to.
+    async fn await_durability(&mut self, batch: &Batch) -> Result<(), Error> {
         let millis = u64::try_from(self.timeout.as_millis() / 2).unwrap_or(u64::MAX).max(1);
         let (wait, wanted) = match self.durability {
             Durability::Memory => return Ok(()),
@@ -131,30 +124,81 @@ impl RedisSink {
                 (cmd("WAIT").arg(replicas).arg(millis).take(), i64::from(replicas))
             }
         };
-        let mut pipe = redis::pipe();
-        pipe.cmd("SET").arg(format!("outflow:barrier:{}", self.connector)).arg("").ignore();
-        pipe.add_command(wait);
-        let connection = self.link.get().await?;
-        let (reply,): (Value,) =
-            pipe.query_async(connection).await.map_err(|error| classify(&error))?;
-        let reached = match &reply {
-            Value::Int(replicas) => *replicas,
-            Value::Array(parts) => match parts.first() {
-                Some(Value::Int(local)) => *local,
-                _ => 0,
-            },
-            _ => 0,
-        };
-        if reached >= wanted {
-            return Ok(());
+        let connection = self.link.get().await?.clone();
+        let waits = batch
+            .parts()
+            .map(|part| Ok(reach(connection.clone(), self.barrier(part)?, wait.clone())))
+            .collect::<Result<Vec<_>, Error>>()?;
+        for reached in join_all(waits).await {
+            let reached = reached?;
+            if reached < wanted {
+                return Err(Error::Undurable { reached, wanted, millis });
+            }
         }
-        Err(Error::Undurable { reached, wanted, millis })
+        Ok(())
     }
+
+    /// A key of ours in the slot of `part`.
+    fn barrier(&self, part: &Part) -> Result<Vec<u8>, Error> {
+        let Some(key) = part.written().next().filter(|_| self.cluster).map(|entry| entry.key)
+        else {
+            return Ok(format!("outflow:barrier:{{{}}}", self.connector).into_bytes());
+        };
+        let barrier = match key.contains(&b'{') {
+            true => [b"outflow:barrier:", key].concat(),
+            false => [b"outflow:barrier:{", key, b"}"].concat(),
+        };
+        if Slot::for_key(&barrier) == Slot::for_key(key) {
+            return Ok(barrier);
+        }
+        Err(Error::SinkRefused(format!(
+            "stream `{}` has a brace in its name: in a cluster, sink.durability needs names \
+             without any; set sink.durability = \"memory\", or rename the aggregate type",
+            String::from_utf8_lossy(key)
+        )))
+    }
+}
+
+/// Sends one transaction and takes its replies apart.
+async fn execute(mut connection: Connection, part: &Part) -> Result<Vec<Value>, Error> {
+    let pipe = part.transaction();
+    let replies = connection
+        .req_packed_commands(pipe, pipe.len() + 1, 1)
+        .await
+        .map_err(|error| classify(&error))?;
+    let replies = match replies.into_iter().next() {
+        Some(Value::Array(replies)) => replies,
+        Some(Value::ServerError(error)) => return Err(classify_server_error(&error)),
+        other => return Err(Error::SinkUnavailable(format!("unexpected reply {other:?}"))),
+    };
+    if replies.len() == pipe.len() {
+        return Ok(replies);
+    }
+    let (got, sent) = (replies.len(), pipe.len());
+    Err(Error::SinkUnavailable(format!("{got} replies to {sent} commands")))
+}
+
+/// What WAIT or WAITAOF reached (Redis documentation, WAIT and WAITAOF). Both look at the
+/// connection's own last write, which a retried batch may lack: so there is always one.
+async fn reach(mut connection: Connection, barrier: Vec<u8>, wait: Cmd) -> Result<i64, Error> {
+    let mut pipe = redis::pipe();
+    pipe.cmd("SET").arg(barrier).arg("").ignore();
+    pipe.add_command(wait);
+    let (reply,): (Value,) =
+        pipe.query_async(&mut connection).await.map_err(|error| classify(&error))?;
+    let reached = match reply {
+        Value::Array(parts) => parts.into_iter().next(),
+        reply => Some(reply),
+    };
+    Ok(match reached {
+        Some(Value::Int(reached)) => reached,
+        _ => 0,
+    })
 }
 
 impl Sink for RedisSink {
     async fn publish(&mut self, batch: &Batch) -> Result<(), Error> {
-        if batch.transaction().is_empty() {
+        if batch.parts().next().is_none() {
             return Ok(());
         }
         let point = batch.offset().map(Offset::resume_point);
@@ -163,7 +207,7 @@ impl Sink for RedisSink {
             None => self.transact(batch).await,
         };
         let result = match result {
-            Ok(()) => self.await_durability().await,
+            Ok(()) => self.await_durability(batch).await,
             refused => refused,
         };
         if matches!(result, Err(Error::Undurable { .. })) {

@@ -41,11 +41,14 @@ fn classify_code(code: &str, detail: &str) -> Error {
              sink.stream_prefix",
         ),
         "NOPERM" => advised(
-            "grant the user of sink.url the commands XADD, XRANGE, XREVRANGE, XINFO, TYPE, EVAL, \
-             MULTI and EXEC on outflow's keys",
+            "grant the user of sink.url +xadd +xrange +xrevrange +xinfo +type +exists +eval +multi \
+             +exec on outflow's keys (WAIT or WAITAOF and +set for sink.durability; +watch +del \
+             +scan for `outflow offsets reset` and `outflow status`)",
         ),
         "NOAUTH" | "WRONGPASS" => advised("check user and password in sink.url"),
-        "CROSSSLOT" => advised("this is a cluster; outflow needs a single primary or sentinels"),
+        "CROSSSLOT" => advised(
+            "this is a cluster, and sink.url names one server: write it as redis+cluster://host:6379",
+        ),
         // every other condition passes or is lifted without a change of what is sent:
         // OOM READONLY LOADING MISCONF BUSY CLUSTERDOWN TRYAGAIN MOVED ASK MASTERDOWN NOREPLICAS
         "ERR" if detail.contains("unknown command") => {

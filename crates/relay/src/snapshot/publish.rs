@@ -42,7 +42,7 @@ pub async fn publish<S: Sink, O: OffsetStore>(
     encoder.begin(lsn, None)?;
     info!(order = reader.order(), "publishing the rows that are older than the slot");
 
-    let mut batch = Batch::new();
+    let mut batch = Batch::new(&sink.redis);
     loop {
         if shutdown.is_cancelled() {
             return Ok(None);

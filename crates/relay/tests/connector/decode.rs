@@ -292,7 +292,7 @@ async fn payloads_of_every_size_and_one_above_the_limit() {
     assert_eq!(entries[0].get("payload"), Some(""));
     assert_eq!(entries[1].get("payload"), None);
     assert_eq!(entries[2].get("payload").map(str::len), Some(1 << 20));
-    let dead = world.entries("outflow:dead-letters:outflow").await;
+    let dead = world.entries("outflow:dead-letters:{outflow}").await;
     assert_eq!(dead.len(), 1);
     assert_eq!(dead[0].get("event_id"), Some("above"));
     assert_eq!(
@@ -316,7 +316,7 @@ async fn a_row_without_its_aggregate_is_set_aside_and_the_stream_goes_on() {
         )
         .await;
     world.expect_ids("outflow:order", &["a", "b"]).await;
-    let dead = world.entries("outflow:dead-letters:outflow").await;
+    let dead = world.entries("outflow:dead-letters:{outflow}").await;
     assert_eq!(dead[0].get("reason"), Some("`aggregate_id` is NULL or empty"));
     assert_eq!(dead[0].get("column.event_type"), Some("T"));
     running.stop().await;

@@ -14,3 +14,4 @@ mod sink;
 mod slot;
 mod stream;
 mod support;
+mod topology;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outflow_relay::Retry;
-use outflow_relay::config::{Durability, OffsetStoreKind, RedisTarget};
+use outflow_relay::config::{Durability, OffsetStoreKind};
 use outflow_sandbox::{Fsync, Postgres, Proxy, Redis};
 
 use crate::support::{PATIENCE, World};
@@ -136,7 +136,7 @@ async fn c54_c67_a_key_of_another_type_holds_the_offset_until_it_is_gone() {
 async fn c63_a_reply_that_is_lost_does_not_double_the_entries() {
     let mut world = World::start().await;
     let proxy = Proxy::to(format!("127.0.0.1:{}", world.redis.port())).start().await.unwrap();
-    world.config.sink.redis = RedisTarget::Single(format!("redis://{}", proxy.address()));
+    world.config.sink.redis = format!("redis://{}", proxy.address()).parse().unwrap();
     world.config.sink.timeout = Duration::from_millis(500);
     let running = world.connector().await;
     world.emit("a").await;
@@ -181,7 +181,7 @@ async fn c37_a_connector_that_was_overtaken_cannot_double_or_turn_back() {
     let mut world = World::start().await;
     let proxy = Proxy::to(format!("127.0.0.1:{}", world.redis.port())).start().await.unwrap();
     let direct = world.config.clone();
-    world.config.sink.redis = RedisTarget::Single(format!("redis://{}", proxy.address()));
+    world.config.sink.redis = format!("redis://{}", proxy.address()).parse().unwrap();
     let zombie = world.connector().await;
     world.emit("a").await;
     world.expect_ids("outflow:order", &["a"]).await;
@@ -248,7 +248,7 @@ async fn wrong_credentials_end_the_connector_with_advice() {
     let redis = Redis::builder().password("right");
     let mut world = World::with(Postgres::builder(), redis).await;
     let address = format!("redis://:wrong@127.0.0.1:{}", world.redis.port());
-    world.config.sink.redis = RedisTarget::Single(address);
+    world.config.sink.redis = address.parse().unwrap();
     let error = world.spawn().failure().await;
     assert_eq!(error.retry(), Retry::Fatal);
     assert!(error.to_string().contains("check user and password in sink.url"), "{error}");

@@ -8,7 +8,7 @@ use outflow_event::{EntryId, StreamNaming};
 use outflow_pgoutput::ConnectOptions;
 use outflow_relay::config::{
     ColumnNames, ConnectorConfig, Durability, EntryIdMode, OffsetConfig, OffsetStoreKind,
-    RedisTarget, SinkConfig, SnapshotMode, SourceConfig, TableName,
+    SinkConfig, SnapshotMode, SourceConfig, TableName,
 };
 use outflow_relay::status::{Reporter, Status};
 use outflow_sandbox::logs::Capture;
@@ -234,7 +234,7 @@ pub fn config(source: &str, redis: &str) -> ConnectorConfig {
             order_by: Vec::new(),
         },
         sink: SinkConfig {
-            redis: RedisTarget::Single(redis.into()),
+            redis: redis.parse().unwrap(),
             naming: StreamNaming::new("outflow:", 1),
             entry_id: EntryIdMode::Lsn,
             durability: Durability::Memory,

@@ -1,0 +1,211 @@
+//! A connection to wherever Redis is.
+
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::cluster::ClusterClient;
+use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo};
+use redis::io::tcp::TcpSettings;
+use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, Pipeline, RedisError,
+    RedisFuture, RedisResult, TlsMode, Value,
+};
+
+pub use redis::cluster_routing::Slot;
+
+use crate::target::{Server, Target};
+
+/// One connection to a primary, or one to each primary of a cluster.
+///
+/// Clones share it. Commands that are sent through it at the same time may overtake each other
+/// only where they go to different nodes.
+#[derive(Clone)]
+pub enum Connection {
+    /// To one server.
+    One(MultiplexedConnection),
+    /// To every primary of a cluster. A pipeline must stay within one [`Slot`].
+    Cluster(ClusterConnection),
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::One(_) => "One(..)",
+            Self::Cluster(_) => "Cluster(..)",
+        })
+    }
+}
+
+/// How often the cluster's client asks again on its own when slots have moved; beyond that the
+/// caller's own retries take over.
+const REDIRECTIONS: u32 = 3;
+
+impl Target {
+    /// Connects; a reply may take up to `reply` then. Sentinels are asked every time.
+    ///
+    /// # Errors
+    /// Redis's or the operating system's own. A connection that took longer than `connect` (three
+    /// times that where sentinels or a cluster have to be asked first) is an I/O error.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the connection.
+    pub async fn connect(&self, connect: Duration, reply: Duration) -> RedisResult<Connection> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(connect))
+            .set_response_timeout(Some(reply));
+        match self {
+            Self::Single(server) => {
+                let info = server.info()?.set_tcp_settings(tcp_settings());
+                let client = Client::open(info)?;
+                let connection = client.get_multiplexed_async_connection_with_config(&config);
+                connection.await.map(Connection::One)
+            }
+            Self::Sentinel { sentinels, primary, node } => {
+                let sentinels = sentinels.iter().map(Server::info);
+                let mut client = SentinelClient::build(
+                    sentinels.collect::<RedisResult<_>>()?,
+                    primary.clone(),
+                    Some(node_info(node)),
+                    SentinelServerType::Master,
+                )?;
+                let connection = client.get_async_connection_with_config(&config);
+                within(connect * 3, connection).await.map(Connection::One)
+            }
+            Self::Cluster { nodes } => {
+                let nodes = nodes.iter().map(Server::info).collect::<RedisResult<Vec<_>>>()?;
+                let client = ClusterClient::builder(nodes)
+                    .connection_timeout(connect)
+                    .response_timeout(reply)
+                    .overall_response_timeout(Some(reply))
+                    .retries(REDIRECTIONS)
+                    .tcp_settings(tcp_settings())
+                    .build()?;
+                let connection = client.get_async_connection();
+                within(connect * 3, connection).await.map(Connection::Cluster)
+            }
+        }
+    }
+}
+
+/// Bounds what the client itself does not: a sentinel or a node that takes a connection and never
+/// answers.
+async fn within<T>(
+    limit: Duration,
+    connecting: impl Future<Output = RedisResult<T>>,
+) -> RedisResult<T> {
+    tokio::time::timeout(limit, connecting).await.unwrap_or_else(|_| {
+        Err(RedisError::from(std::io::Error::new(
+            std::io::ErrorKind::TimedOut,
+            format!("no connection within {limit:?}"),
+        )))
+    })
+}
+
+/// User, password, database and TLS of the primary, whatever its address turns out to be.
+fn node_info(node: &Server) -> SentinelNodeConnectionInfo {
+    let info = SentinelNodeConnectionInfo::default()
+        .set_redis_connection_info(node.redis.clone())
+        .set_tcp_settings(tcp_settings());
+    match node.addr {
+        ConnectionAddr::TcpTls { insecure: false, .. } => info.set_tls_mode(TlsMode::Secure),
+        ConnectionAddr::TcpTls { .. } => info.set_tls_mode(TlsMode::Insecure),
+        _ => info,
+    }
+}
+
+/// Commands are written in one go and their replies awaited: Nagle's algorithm would only add
+/// delay.
+fn tcp_settings() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true)
+}
+
+/// One of the servers that take writes: the only one, or one of a cluster's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Primary {
+    /// Host and port in a cluster.
+    address: Option<(String, u16)>,
+}
+
+impl std::fmt::Display for Primary {
+    /// Empty where there is only one.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.address {
+            Some((host, port)) => write!(f, "{host}:{port}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Connection {
+    /// Every server that takes writes: what concerns a whole server (INFO, CONFIG, SCAN) must be
+    /// asked of each.
+    ///
+    /// # Errors
+    /// When one of a cluster's cannot be reached.
+    pub async fn primaries(&mut self) -> RedisResult<Vec<Primary>> {
+        let Self::Cluster(cluster) = self else { return Ok(vec![Primary { address: None }]) };
+        let everywhere = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+        let unexpected = |what: String| {
+            RedisError::from((ErrorKind::UnexpectedReturnType, "an answer by node", what))
+        };
+        match cluster.route_command(redis::cmd("PING"), everywhere).await? {
+            Value::Map(answers) => answers
+                .into_iter()
+                .map(|(node, _)| {
+                    let node: String = redis::from_redis_value(node)?;
+                    let address = node.rsplit_once(':').and_then(|(host, port)| {
+                        Some((host.to_owned(), port.parse::<u16>().ok()?))
+                    });
+                    let address = Some(address.ok_or_else(|| unexpected(node))?);
+                    Ok(Primary { address })
+                })
+                .collect(),
+            other => Err(unexpected(format!("{other:?}"))),
+        }
+    }
+
+    /// Sends a command that has no key to one of [`Connection::primaries`].
+    ///
+    /// # Errors
+    /// Redis's own, or that of the connection.
+    pub async fn ask(&mut self, primary: &Primary, command: &Cmd) -> RedisResult<Value> {
+        match (self, &primary.address) {
+            (Self::Cluster(cluster), Some((host, port))) => {
+                let (host, port) = (host.clone(), *port);
+                let node = SingleNodeRoutingInfo::ByAddress { host, port };
+                cluster.route_command(command.clone(), RoutingInfo::SingleNode(node)).await
+            }
+            (connection, _) => connection.req_packed_command(command).await,
+        }
+    }
+}
+
+impl ConnectionLike for Connection {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        match self {
+            Self::One(connection) => connection.req_packed_command(command),
+            Self::Cluster(connection) => connection.req_packed_command(command),
+        }
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        match self {
+            Self::One(connection) => connection.req_packed_commands(pipeline, offset, count),
+            Self::Cluster(connection) => connection.req_packed_commands(pipeline, offset, count),
+        }
+    }
+
+    fn get_db(&self) -> i64 {
+        match self {
+            Self::One(connection) => connection.get_db(),
+            Self::Cluster(connection) => connection.get_db(),
+        }
+    }
+}
