@@ -96,9 +96,12 @@ pub(crate) async fn serve(
     probe: Probe,
 ) -> anyhow::Result<()> {
     let (Some(address), Some(metrics)) = (listen, metrics.0) else { return Ok(()) };
-    let listener = tokio::net::TcpListener::bind(address)
-        .await
-        .with_context(|| format!("http.listen = \"{address}\" cannot be used"))?;
+    let listener = tokio::net::TcpListener::bind(address).await.with_context(|| {
+        format!(
+            "http.listen = \"{address}\" cannot be used (relay and consume are two processes: \
+                 give one of them another address with --listen)"
+        )
+    })?;
     let upkeep = metrics.clone();
     tokio::spawn(async move {
         loop {
