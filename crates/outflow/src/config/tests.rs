@@ -71,7 +71,10 @@ fn every_kind_of_bad_value_names_key_value_and_what_is_allowed() {
             "source.order_by = [\"a\", 1]: expected texts in the list",
         ),
         ("[source.columns]\npayload = \"\"", "source.columns.payload = \"\": expected a name"),
-        ("[sink]\nurl = \"memcached://h\"", "sink.url = \"memcached://h\": expected redis://"),
+        (
+            "[sink]\nurl = \"memcached://h\"",
+            "sink.url = \"memcached://h\": the URL cannot be read; expected redis://",
+        ),
         (
             "[sink]\nbatch_entries = 0",
             "sink.batch_entries = 0: expected a whole number from 1 to 100000",
