@@ -41,6 +41,8 @@ pub struct SourceConfig {
     pub status_interval: Duration,
     /// Time between two checks of publication and slot.
     pub check_interval: Duration,
+    /// Time between two rewind points, copies of the slot that stay behind it; zero keeps none.
+    pub rewind_interval: Duration,
     /// Names of the outbox's columns.
     pub columns: ColumnNames,
     /// Columns that order the snapshot; empty to choose by the primary key.

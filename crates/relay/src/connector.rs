@@ -21,6 +21,7 @@ use crate::pipeline::Pipeline;
 use crate::preflight::{self, Due};
 use crate::publisher::{Offsets, Publisher, pause};
 use crate::resume::{self, Decision, Wait};
+use crate::rewind;
 use crate::sink::RedisSink;
 use crate::sink::connection::RedisLink;
 use crate::snapshot::{self, Bootstrap, SnapshotReader};
@@ -137,8 +138,16 @@ impl Connector {
         let stored = store.load().await?;
         let sql = source.connect.connect_sql().await?.client;
         let mut link = ReplicationClient::connect(&source.connect).await?;
-        let facts = resume::inspect(&mut link, &source.slot, stored.as_ref()).await?;
-        let decision = resume::decide(&facts, stored.as_ref(), source.snapshot);
+        let mut facts = resume::inspect(&mut link, &source.slot, stored.as_ref()).await?;
+        let mut decision = resume::decide(&facts, stored.as_ref(), source.snapshot);
+        if let Decision::Refuse(refusal) = &decision
+            && let Some(needed) = refusal.needs_earlier_slot()
+            && let Some(back) = rewind::restore(&sql, &source.slot, needed).await?
+        {
+            warn!("{refusal}: a rewind point was there, streaming goes on from {back}");
+            facts = resume::inspect(&mut link, &source.slot, stored.as_ref()).await?;
+            decision = resume::decide(&facts, stored.as_ref(), source.snapshot);
+        }
         self.preflight(&sql, Due::of(&decision, &self.config.source)).await?;
 
         let from = match decision {
@@ -261,6 +270,7 @@ impl Connector {
                 found.send_replace(Some(reason));
             }
         });
+        let rewinding = rewind::keep(&config.source, &looking);
         let announcing = async {
             tokio::time::sleep(lasting).await;
             self.reporter.state(State::Streaming);
@@ -269,6 +279,7 @@ impl Connector {
         let result = tokio::select! {
             result = pipeline.run(&mut stream) => result,
             () = watching => Ok(()),
+            () = rewinding => Ok(()),
             () = announcing => Ok(()),
         };
         // an orderly end tells the server the last position and frees the slot for the next link
@@ -345,7 +356,11 @@ impl Error {
     /// What a connector that meets this error waits for.
     fn waits_on(&self) -> On {
         match self {
-            Self::SinkUnavailable(_) | Self::SinkRefused(_) | Self::Undurable { .. } => On::Sink,
+            Self::SinkUnavailable(_)
+            | Self::SinkRefused(_)
+            | Self::Undurable { .. }
+            | Self::EntriesLost { .. }
+            | Self::StreamBehind { .. } => On::Sink,
             Self::NotYet(Wait::Standby { .. }) => On::Source,
             Self::NotYet(_) => On::Slot,
             Self::Superseded { .. } | Self::BadRecord { .. } => On::Offset,

@@ -50,6 +50,32 @@ pub enum Error {
         /// The point that was to be stored.
         own: String,
     },
+    /// Redis holds less than it has acknowledged: a failover to a replica that lagged, or a restart
+    /// without persistence.
+    #[error(
+        "redis has lost what it had acknowledged: the offset was {acked}, now {}: going back to \
+         that (docs/runbook.md, \"Redis lost data\")",
+        .stored.as_deref().unwrap_or("there is none")
+    )]
+    EntriesLost {
+        /// The resume point that was acknowledged.
+        acked: String,
+        /// The one that is stored now.
+        stored: Option<String>,
+    },
+    /// The same, where the offset is not kept beside the entries and so has not gone back with them.
+    #[error(
+        "redis: stream `{stream}` has lost entries that were acknowledged, up to {acked} (a failover, \
+         a restart without persistence, or it was deleted): run `outflow offsets reset --from-rows`, \
+         which publishes the rows of the outbox again; started again as it is, the connector goes \
+         on behind the gap"
+    )]
+    StreamBehind {
+        /// The stream.
+        stream: String,
+        /// Id of the last entry that was acknowledged.
+        acked: String,
+    },
     /// Source, slot, publication or offset do not fit together: a person has to decide.
     #[error("{0}")]
     Refused(String),
@@ -99,10 +125,12 @@ impl Error {
             Self::SinkUnavailable(_)
             | Self::Undurable { .. }
             | Self::Superseded { .. }
+            | Self::EntriesLost { .. }
             | Self::LinkClosed
             | Self::NotYet(_)
             | Self::Unsound(_) => Retry::Transient,
             Self::SinkRefused(_)
+            | Self::StreamBehind { .. }
             | Self::Refused(_)
             | Self::Protocol(_)
             | Self::BadRecord { .. }

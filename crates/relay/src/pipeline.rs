@@ -161,7 +161,13 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Run<'_, S, O> {
     /// Whether the failure means that going on with what is taken in makes no sense.
     fn lost(&self, error: &Error) -> bool {
         self.publisher.is_none()
-            || matches!(error, Error::Superseded { .. } | Error::SinkRefused(_))
+            || matches!(
+                error,
+                Error::Superseded { .. }
+                    | Error::EntriesLost { .. }
+                    | Error::StreamBehind { .. }
+                    | Error::SinkRefused(_)
+            )
     }
 
     /// Takes in everything that a chunk holds.

@@ -90,7 +90,9 @@ impl<S: Sink, O: OffsetStore> Publisher<S, O> {
         let mut failures = 0;
         loop {
             let Err((on, error)) = self.try_once(batch).await else { break };
-            if error.retry() == Retry::Fatal || matches!(error, Error::Superseded { .. }) {
+            if error.retry() == Retry::Fatal
+                || matches!(error, Error::Superseded { .. } | Error::EntriesLost { .. })
+            {
                 return Err(error);
             }
             failures += 1;

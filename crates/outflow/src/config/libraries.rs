@@ -61,6 +61,7 @@ impl Config {
                 max_payload: source.max_payload,
                 status_interval: source.status_interval,
                 check_interval: source.check_interval,
+                rewind_interval: source.rewind_interval,
                 columns: source.columns.clone(),
                 order_by: source.order_by.clone(),
             },

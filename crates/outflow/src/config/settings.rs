@@ -50,6 +50,7 @@ pub(crate) struct Source {
     pub(crate) max_payload: usize,
     pub(crate) status_interval: Duration,
     pub(crate) check_interval: Duration,
+    pub(crate) rewind_interval: Duration,
     pub(crate) columns: ColumnNames,
     pub(crate) order_by: Vec<String>,
 }
@@ -190,6 +191,11 @@ impl Source {
                 "source.status_interval",
                 seconds(10),
                 millis(100)..=seconds(30),
+            ),
+            rewind_interval: read.duration(
+                "source.rewind_interval",
+                seconds(300),
+                Duration::ZERO..=seconds(86_400),
             ),
             check_interval: read.duration(
                 "source.check_interval",

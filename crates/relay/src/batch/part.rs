@@ -31,6 +31,12 @@ impl Part {
         self.entries
     }
 
+    /// Whether the offset is among the commands.
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        self.pipe.len() > self.entries
+    }
+
     /// The entries, and the offset if the batch was sealed with one, as one transaction (Redis
     /// documentation, "Transactions"). The first [`Part::entries`] replies belong to the entries.
     #[must_use]

@@ -26,6 +26,7 @@ fn config() -> ConnectorConfig {
             max_payload: 20,
             status_interval: Duration::from_secs(10),
             check_interval: Duration::from_secs(5),
+            rewind_interval: Duration::ZERO,
             columns: ColumnNames::default(),
             order_by: Vec::new(),
         },

@@ -233,6 +233,19 @@ pub enum Refusal {
     Epochs(PositionError),
 }
 
+impl Refusal {
+    /// How far back the slot would have to stand, where nothing else is wrong: a rewind point at or
+    /// below this position mends it.
+    pub(crate) fn needs_earlier_slot(&self) -> Option<Lsn> {
+        match self {
+            Self::SlotAhead { stored, .. } | Self::SlotMissing { stored, snapshot: false, .. } => {
+                Some(stored.lsn)
+            }
+            _ => None,
+        }
+    }
+}
+
 /// A fork of history that was resolved: the source has lost commits that the offset covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fork {

@@ -37,6 +37,12 @@ impl RedisLink {
         Ok(self.connection.insert(connection))
     }
 
+    /// Whether there is a connection: without one, the next use may meet another server.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.connection.is_some()
+    }
+
     /// Drops the connection: the next use makes a new one, to whichever server is primary then.
     pub fn reset(&mut self) {
         self.connection = None;

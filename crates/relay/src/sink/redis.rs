@@ -1,20 +1,22 @@
 //! The Redis Streams sink.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use outflow_broker::{Connection, Slot};
+use outflow_event::EntryId;
 use redis::aio::ConnectionLike as _;
-use redis::{Cmd, Value, cmd};
+use redis::{Cmd, RedisResult, Value, cmd};
 use tracing::debug;
 
 use super::Sink;
 use super::connection::RedisLink;
 use super::refusal::{classify, classify_server_error};
-use crate::batch::{Batch, Part, WrittenEntry};
+use crate::batch::{Batch, Part, StreamSpan, WrittenEntry};
 use crate::config::{Durability, EntryIdMode, SinkConfig};
 use crate::error::Error;
-use crate::offset::{Offset, ResumePoint, script_outcome};
+use crate::offset::{Offset, ResumePoint, offset_key, script_outcome};
 
 /// Publishes batches to Redis Streams over a connection of its own.
 #[derive(Debug)]
@@ -28,6 +30,17 @@ pub struct RedisSink {
     /// Resume point of a batch that Redis has taken, over the present connection, and whose
     /// durability is still to be reached.
     taken: Option<ResumePoint>,
+    acked: Acknowledged,
+}
+
+/// What Redis has acknowledged so far: on a new connection it must still be there. New entries would
+/// stand above those that were lost, which could never be put below them again.
+#[derive(Debug, Default)]
+struct Acknowledged {
+    /// The offset, where it is written with the entries: it tells for all of them.
+    offset: Option<EntryId>,
+    /// Else the last entry of each stream.
+    streams: HashMap<Vec<u8>, EntryId>,
 }
 
 /// An entry as Redis replies with it: its id, then names and values.
@@ -48,12 +61,16 @@ impl RedisSink {
             timeout: config.timeout,
             connector: connector.to_owned(),
             taken: None,
+            acked: Acknowledged::default(),
         }
     }
 
     /// Sends the transactions of a batch, side by side where there are several, and checks every
     /// reply: an entry was added, or it was there before.
     async fn transact(&mut self, batch: &Batch) -> Result<(), Error> {
+        if !self.link.is_connected() {
+            self.look_for_acknowledged().await?;
+        }
         let connection = self.link.get().await?.clone();
         let sent = batch.parts().map(|part| execute(connection.clone(), part));
         // every one of them is waited for: what is sent again later must not meet one under way
@@ -63,6 +80,41 @@ impl RedisSink {
             self.check(part, &replies).await?;
             if let (Some(reply), Some(offset)) = (replies.get(part.entries()), batch.offset()) {
                 script_outcome(reply, &self.connector, offset)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn look_for_acknowledged(&mut self) -> Result<(), Error> {
+        let connection = self.link.get().await?;
+        if let Some(acked) = self.acked.offset {
+            let mut newest = cmd("XREVRANGE");
+            newest.arg(offset_key(&self.connector)).arg("+").arg("-").arg("COUNT").arg(1);
+            let newest: Vec<Record> =
+                newest.query_async(connection).await.map_err(|error| classify(&error))?;
+            let stored = newest.into_iter().next().map(|(id, _)| id);
+            let known = stored.as_ref().and_then(|id| id.parse::<EntryId>().ok());
+            if known.is_none_or(|known| known < acked) {
+                return Err(Error::EntriesLost { acked: acked.to_string(), stored });
+            }
+        }
+        for (key, acked) in &self.acked.streams {
+            let last = last_id(connection, key).await?;
+            if last.is_none_or(|last| last < *acked) {
+                let stream = String::from_utf8_lossy(key).into_owned();
+                return Err(Error::StreamBehind { stream, acked: acked.to_string() });
+            }
+        }
+        Ok(())
+    }
+
+    fn acknowledged(&mut self, batch: &Batch) -> Result<(), Error> {
+        let sealed = batch.parts().any(Part::is_sealed);
+        match batch.offset() {
+            Some(offset) if sealed => self.acked.offset = Some(offset.resume_point().entry_id()?),
+            _ => {
+                let ids = |span: &StreamSpan| Some((span.key.clone(), span.ids?.1));
+                self.acked.streams.extend(batch.streams().iter().filter_map(ids));
             }
         }
         Ok(())
@@ -159,6 +211,24 @@ impl RedisSink {
     }
 }
 
+/// The stream's `last-generated-id`, which survives trimming (Redis documentation, XINFO STREAM);
+/// `None` without the stream.
+async fn last_id(connection: &mut Connection, key: &[u8]) -> Result<Option<EntryId>, Error> {
+    let info: RedisResult<HashMap<String, Value>> =
+        cmd("XINFO").arg("STREAM").arg(key).query_async(connection).await;
+    match info {
+        Ok(info) => {
+            let id = info.get("last-generated-id");
+            let id = id.and_then(|id| redis::from_redis_value_ref::<String>(id).ok());
+            Ok(id.and_then(|id| id.parse().ok()))
+        }
+        Err(error) if error.detail().is_some_and(|detail| detail.contains("no such key")) => {
+            Ok(None)
+        }
+        Err(error) => Err(classify(&error)),
+    }
+}
+
 /// Sends one transaction and takes its replies apart.
 async fn execute(mut connection: Connection, part: &Part) -> Result<Vec<Value>, Error> {
     let pipe = part.transaction();
@@ -215,6 +285,7 @@ impl Sink for RedisSink {
             return result;
         }
         self.taken = None;
+        let result = result.and_then(|()| self.acknowledged(batch));
         if result.is_err() {
             // an answer that comes late, or from a server that is no primary any more, must not
             // be taken for the answer to the next try

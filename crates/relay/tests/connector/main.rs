@@ -10,6 +10,7 @@
 
 mod crash;
 mod decode;
+mod rewind;
 mod sink;
 mod slot;
 mod stream;

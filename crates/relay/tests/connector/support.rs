@@ -186,6 +186,11 @@ impl Running {
         }
     }
 
+    /// It may or may not have been slow enough to say so.
+    pub fn logs_may_say_it_stood_still(&self) {
+        self.logs.expect_warn("standing still");
+    }
+
     /// Stops the connector in order.
     pub async fn stop(self) {
         self.shutdown.cancel();
@@ -230,6 +235,7 @@ pub fn config(source: &str, redis: &str) -> ConnectorConfig {
             max_payload: 16 << 20,
             status_interval: Duration::from_secs(10),
             check_interval: Duration::from_millis(500),
+            rewind_interval: Duration::ZERO,
             columns: ColumnNames::default(),
             order_by: Vec::new(),
         },

@@ -58,6 +58,7 @@ impl Source {
             max_payload: 16 << 20,
             status_interval: Duration::from_secs(10),
             check_interval: Duration::from_millis(50),
+            rewind_interval: Duration::ZERO,
             columns: ColumnNames::default(),
             order_by: Vec::new(),
         };
