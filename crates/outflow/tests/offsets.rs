@@ -46,7 +46,7 @@ impl World {
         let source = postgres.create_database("shop").await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         let text = format!(
-            "[source]\nurl = \"{source}\"\n[sink]\nurl = \"{}\"\n[offset]\nstore = \"{store}\"\n",
+            "[source]\nurl = \"{source}\"\nrewind_interval = \"0s\"\n[sink]\nurl = \"{}\"\n[offset]\nstore = \"{store}\"\n",
             redis.url()
         );
         std::fs::write(folder.path().join("outflow.toml"), text).unwrap();
