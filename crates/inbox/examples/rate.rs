@@ -17,7 +17,10 @@ use tokio_util::sync::CancellationToken;
 const INSERT: &str = include_str!("../src/sql/insert.sql");
 const POSITION: &str = include_str!("../src/sql/position.sql");
 const EVENTS: &str = include_str!("../src/sql/events.sql");
-const MIGRATION: &str = include_str!("../../../sql/consumer/0001_inbox.sql");
+const MIGRATIONS: [&str; 2] = [
+    include_str!("../../../sql/consumer/0001_inbox.sql"),
+    include_str!("../../../sql/consumer/0003_attempts.sql"),
+];
 const TURNOVER: &str = include_str!("../../../sql/demo/consumer/0001_turnover.sql");
 const PROJECTION: &str = include_str!("../../../sql/demo/consumer/projection.sql");
 const STREAM: &str = "outflow:journal";
@@ -99,8 +102,9 @@ async fn database(postgres: &Postgres) -> Result<(String, Client), Failure> {
     let database = postgres.fresh_database().await?;
     let (client, connection) = tokio_postgres::connect(&database.url, NoTls).await?;
     tokio::spawn(connection);
-    client.batch_execute(MIGRATION).await?;
-    client.batch_execute(TURNOVER).await?;
+    for migration in MIGRATIONS.into_iter().chain([TURNOVER]) {
+        client.batch_execute(migration).await?;
+    }
     client.batch_execute("CHECKPOINT").await?;
     Ok((database.url, client))
 }
@@ -157,7 +161,8 @@ async fn plain(postgres: &Postgres, events: &[Event], batch: usize) -> Result<f6
             &entries,
             &extra,
         ];
-        let reached: [&(dyn ToSql + Sync); 5] = [&"plain", &stream, &last, &last, &None::<&str>];
+        let reached: [&(dyn ToSql + Sync); 6] =
+            [&"plain", &stream, &last, &last, &None::<&str>, &vec![0_i64]];
         let began = Instant::now();
         let (begin, inserted, projected, reached, commit) = tokio::join!(
             client.batch_execute("BEGIN"),

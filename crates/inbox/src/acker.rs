@@ -86,7 +86,7 @@ impl Acker {
     async fn try_acknowledge(&mut self, batches: &[Arc<Vec<StreamIds>>]) -> RedisResult<u64> {
         let config = self.shared.config.clone();
         let mut pipe = redis::pipe();
-        for StreamIds { stream, ids } in batches.iter().flat_map(|batch| batch.iter()) {
+        for StreamIds { stream, ids, .. } in batches.iter().flat_map(|batch| batch.iter()) {
             let Some(key) = config.streams.get(*stream) else { continue };
             for ids in ids.chunks(CHUNK) {
                 let command = pipe.cmd("XACK").arg(key).arg(&config.consumer_id);

@@ -7,27 +7,46 @@ use outflow_event::EntryId;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::apply::{Failure, Outcome, Session};
+use crate::apply::{Care, Outcome, Session, Terms};
 use crate::backoff::Backoff;
+use crate::bisect::First;
 use crate::consumer::Shared;
 use crate::database::{self, Connect};
 use crate::delivery::Batch;
 use crate::error::{Chain, Error};
+use crate::failure::Failure;
 use crate::handler::Handler;
+use crate::report;
+use crate::round::Rounds;
 use crate::statements::Reached;
 use crate::status::Component;
-use crate::time::micros_since_epoch;
 
 /// A transaction that runs for longer than this is reported, and again each time it passes.
 const SLOW: Duration = Duration::from_secs(8);
+/// After an event has failed, so many batches are applied with care from the beginning: where one
+/// fails others often do, and a batch that fails at once has been worked on for nothing.
+const CAREFUL: u32 = 100;
 
 pub(crate) struct Applier<H> {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     connect: Connect,
     handler: H,
-    session: Option<Session>,
-    stop: CancellationToken,
+    pub(crate) session: Option<Session>,
+    pub(crate) stop: CancellationToken,
     stored_resume: Vec<EntryId>,
+    /// So many more batches are applied with care.
+    careful: u32,
+    pub(crate) rounds: Rounds,
+}
+
+/// What has become of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Done {
+    Committed,
+    /// Somebody else has its events in hand: leave them alone.
+    Taken,
+    /// A stop came first: it stays as it was.
+    Stopped,
 }
 
 impl<H: Handler> Applier<H> {
@@ -38,7 +57,8 @@ impl<H: Handler> Applier<H> {
         stop: CancellationToken,
     ) -> Self {
         let stored_resume = vec![EntryId::ZERO; shared.streams.len()];
-        Self { shared, connect, handler, session: None, stop, stored_resume }
+        let rounds = Rounds::new();
+        Self { shared, connect, handler, session: None, stop, stored_resume, careful: 0, rounds }
     }
 
     /// Applies until the reader has ended and its last batch is done. Returns itself for
@@ -55,6 +75,9 @@ impl<H: Handler> Applier<H> {
         let mut idle = tokio::time::interval(self.shared.config.report_interval);
         idle.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
+            if self.rounds.is_due() && !self.stop.is_cancelled() {
+                self.round().await?;
+            }
             let batch = tokio::select! {
                 biased;
                 batch = batches.recv() => batch,
@@ -62,10 +85,16 @@ impl<H: Handler> Applier<H> {
                     self.store_resume().await;
                     continue;
                 }
+                () = tokio::time::sleep_until(self.rounds.due().into()) => continue,
             };
             let Some(mut batch) = batch else { return Ok(self) };
-            if !self.apply(&mut batch).await? {
-                return Ok(self);
+            match self.apply_read(&mut batch).await? {
+                Done::Committed => {}
+                Done::Taken => {
+                    self.let_go(&batch);
+                    continue;
+                }
+                Done::Stopped => return Ok(self),
             }
             idle.reset();
             if acks.send(batch).await.is_err() {
@@ -79,27 +108,55 @@ impl<H: Handler> Applier<H> {
         self.store_resume().await;
     }
 
-    /// Applies `batch`, however often it takes. `false`: a stop came first, it stays pending.
-    async fn apply(&mut self, batch: &mut Batch) -> Result<bool, Error> {
+    /// Applies a batch that was read from streams, if they are still held as they were then.
+    async fn apply_read(&mut self, batch: &mut Batch) -> Result<Done, Error> {
+        fail::fail_point!("inbox::before_apply");
+        let leases = &self.shared.leases;
+        if batch.ids.iter().any(|ids| leases.token(ids.stream) != Some(ids.token)) {
+            return Ok(Done::Taken);
+        }
+        self.apply(batch).await
+    }
+
+    /// A batch of which a stream is in other hands. What it holds of others stays pending too: they
+    /// are taken anew, beginning with that, so that nothing overtakes it.
+    fn let_go(&self, batch: &Batch) {
+        for ids in batch.ids.iter() {
+            self.shared.leases.lose((ids.stream, ids.token));
+        }
+        self.shared.in_flight.remove(&batch.ids);
+        self.shared.leases.want();
+        tracing::info!(
+            consumer = self.shared.config.consumer_id,
+            worker = self.shared.config.worker,
+            events = batch.deliveries.len(),
+            "another worker has a stream of this batch: nothing of it was applied here"
+        );
+        fail::fail_point!("inbox::let_go");
+    }
+
+    /// Applies `batch`, however often it takes.
+    pub(crate) async fn apply(&mut self, batch: &mut Batch) -> Result<Done, Error> {
         let config = &self.shared.config;
         let mut backoff = Backoff::new(config.retry_first, config.retry_longest);
         let mut checked = false;
+        let mut care = self.care(batch);
         loop {
             if !self.ready().await? {
-                return Ok(false);
+                return Ok(Done::Stopped);
             }
-            let failure = match self.attempt(batch).await {
+            let failure = match self.attempt(batch, care).await {
                 Ok(outcome) => {
                     fail::fail_point!("inbox::after_commit");
-                    self.report(batch, &outcome);
-                    return Ok(true);
+                    self.committed(batch, &outcome);
+                    return Ok(Done::Committed);
                 }
                 Err(failure) => failure,
             };
-            self.shared.board.metrics.retries.increment(1);
-            self.shared.board.count(|counts| counts.retries += 1);
+            self.shared.board.retried();
             let reason = match failure {
                 Failure::Fatal(error) => return Err(error),
+                Failure::Taken => return Ok(Done::Taken),
                 Failure::Transient { reason, reconnect } => {
                     if reconnect {
                         self.session = None;
@@ -116,18 +173,45 @@ impl<H: Handler> Applier<H> {
                 Failure::Data(error) => {
                     blame(batch, &format!("the database refuses a value: {}", Chain::new(&error)))
                 }
-                Failure::Handler(error) => blame(batch, &error.to_string()),
+                // the second time with more care: which event it is becomes its own affair
+                Failure::Handler(_) if care == Care::None => {
+                    care = Care::Slices { first: First::Half, deferred: false };
+                    continue;
+                }
+                Failure::Commit(_) if !care.is_deferred() => {
+                    care = Care::Slices { first: First::Half, deferred: true };
+                    continue;
+                }
+                Failure::Handler(error) | Failure::Commit(error) => {
+                    blame(batch, &error.to_string())
+                }
+                Failure::Projection(error) => format!(
+                    "{}: no event can be applied until that is mended",
+                    blame(batch, &error.to_string())
+                ),
             };
             self.shared.board.waiting(Component::Applier, &reason);
             tokio::select! {
                 () = tokio::time::sleep(backoff.next()) => {}
-                () = self.stop.cancelled() => return Ok(false),
+                () = self.stop.cancelled() => return Ok(Done::Stopped),
             }
         }
     }
 
+    /// How carefully to begin with `batch`.
+    fn care(&self, batch: &Batch) -> Care {
+        let failed = batch.parked.iter().any(|known| known.finished > 0);
+        match (batch.is_parked(), failed || batch.parked.iter().any(|k| k.dead_letter_id.is_some()))
+        {
+            (true, true) => Care::Slices { first: First::One, deferred: false },
+            (true, false) => Care::Slices { first: First::All, deferred: false },
+            (false, _) if self.careful > 0 => Care::Slices { first: First::All, deferred: false },
+            (false, _) => Care::None,
+        }
+    }
+
     /// One transaction, watched: it says so when it is slow, and ends when it takes too long.
-    async fn attempt(&mut self, batch: &mut Batch) -> Result<Outcome, Failure> {
+    async fn attempt(&mut self, batch: &mut Batch, care: Care) -> Result<Outcome, Failure> {
         let Some(session) = self.session.as_mut() else {
             let reason = "no connection to the database".to_owned();
             return Err(Failure::Transient { reason, reconnect: true });
@@ -135,8 +219,16 @@ impl<H: Handler> Applier<H> {
         let shared = &self.shared;
         let began = Instant::now();
         let resume = shared.resume();
-        let consumer_id = &shared.config.consumer_id;
-        let work = session.apply(batch, &mut self.handler, consumer_id, &shared.streams, &resume);
+        let terms = Terms {
+            consumer_id: &shared.config.consumer_id,
+            streams: &shared.streams,
+            resume: &resume,
+            held: &self.rounds.streams,
+            policy: shared.config.failure_policy(),
+            ask_held: self.rounds.ask(&batch.ids),
+            care,
+        };
+        let work = session.apply(batch, &mut self.handler, &terms);
         tokio::pin!(work);
         let limit = shared.config.apply_timeout;
         let outcome = loop {
@@ -168,54 +260,31 @@ impl<H: Handler> Applier<H> {
                 Err(reason)
             }
             Err(Failure::Data(error)) => Err(Chain::new(&error).to_string()),
-            Err(Failure::Handler(error)) => Err(error.to_string()),
+            Err(Failure::Handler(error) | Failure::Commit(error) | Failure::Projection(error)) => {
+                Err(error.to_string())
+            }
             Err(Failure::Fatal(error)) => Err(error.to_string()),
+            Err(Failure::Taken) => Ok(()),
         }
     }
 
-    fn report(&mut self, batch: &Batch, outcome: &Outcome) {
-        let board = &self.shared.board;
-        for conflict in &outcome.conflicts {
-            let found = batch.deliveries.iter().find(|d| d.ordinal == conflict.ordinal);
-            let Some(delivery) = found else { continue };
-            tracing::warn!(
-                consumer = self.shared.config.consumer_id,
-                event_id = delivery.entry.event.event_id,
-                stream = &*delivery.stream,
-                entry_id = %delivery.entry.id,
-                applied_stream = conflict.applied_stream,
-                applied_entry_id = conflict.applied_entry_id,
-                "conflict: a known event id arrived with another payload; not applied, see outflow.conflict"
-            );
+    fn committed(&mut self, batch: &Batch, outcome: &Outcome) {
+        report::report(&self.shared, batch, outcome);
+        if !outcome.failed.is_empty() {
+            self.careful = CAREFUL;
+        } else if !batch.is_parked() {
+            self.careful = self.careful.saturating_sub(1);
         }
-        for malformed in &batch.malformed {
-            tracing::warn!(
-                consumer = self.shared.config.consumer_id,
-                stream = self.shared.streams.get(malformed.stream).map(|stream| &**stream),
-                entry_id = %malformed.id,
-                "not an event, set aside in outflow.dead_letter: {}", malformed.reason
-            );
+        if !outcome.failed.is_empty() || outcome.parked > 0 {
+            self.rounds.held = true;
         }
-        let conflicts = u64::try_from(outcome.conflicts.len()).unwrap_or(u64::MAX);
-        board.metrics.applied.increment(outcome.applied);
-        board.metrics.duplicates.increment(outcome.duplicates);
-        board.metrics.conflicts.increment(conflicts);
-        board.metrics.malformed.increment(outcome.malformed);
-        board.count(|counts| {
-            counts.batches += 1;
-            counts.applied += outcome.applied;
-            counts.duplicates += outcome.duplicates;
-            counts.conflicts += conflicts;
-            counts.malformed += outcome.malformed;
-        });
-        if let Some(delay) = delay(batch) {
-            board.metrics.delay.record(delay);
+        if let Some(due_in) = outcome.due_in {
+            self.rounds.due_within(due_in);
         }
-        board.moving(Component::Applier);
     }
 
     /// Connects until it works. `false`: a stop came first.
-    async fn ready(&mut self) -> Result<bool, Error> {
+    pub(crate) async fn ready(&mut self) -> Result<bool, Error> {
         let config = &self.shared.config;
         let mut backoff = Backoff::new(config.retry_first, config.retry_longest);
         let stop = self.stop.clone();
@@ -228,6 +297,8 @@ impl<H: Handler> Applier<H> {
             match opened {
                 Ok(session) => {
                     self.session = Some(session);
+                    // whatever happened meanwhile is looked for at once
+                    self.rounds.unknown();
                     self.shared.board.moving(Component::Applier);
                 }
                 Err(error) => {
@@ -253,10 +324,14 @@ impl<H: Handler> Applier<H> {
     async fn store_resume(&mut self) {
         let resume = self.shared.resume();
         let Some(session) = self.session.as_ref() else { return };
-        let changed = self.shared.streams.iter().zip(&resume).zip(&self.stored_resume);
+        let leases = &self.shared.leases;
+        let changed = self.shared.streams.iter().zip(&resume).zip(&self.stored_resume).enumerate();
         let reached: Vec<_> = changed
-            .filter(|((_, resume), stored)| resume > stored)
-            .map(|((stream, resume), _)| Reached { stream, entry: *resume, resume: *resume })
+            .filter(|(_, ((_, resume), stored))| resume > stored)
+            .filter_map(|(index, ((stream, resume), _))| {
+                let token = leases.token(index)?;
+                Some(Reached { stream, entry: *resume, resume: *resume, token })
+            })
             .collect();
         if reached.is_empty() {
             return;
@@ -279,12 +354,4 @@ fn blame(batch: &Batch, reason: &str) -> String {
         }
         (_, None, _) => reason.to_owned(),
     }
-}
-
-/// Seconds from the commit of the newest event in its source until now.
-fn delay(batch: &Batch) -> Option<f64> {
-    let committed = batch.deliveries.iter().rev().find_map(|d| d.entry.commit_time.as_deref())?;
-    let committed = Duration::from_micros(u64::try_from(micros_since_epoch(committed)?).ok()?);
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
-    Some(now.saturating_sub(committed).as_secs_f64())
 }

@@ -1,22 +1,62 @@
 //! One batch, one transaction.
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
 
 use outflow_event::EntryId;
-use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, IsolationLevel, Transaction};
 
+use crate::aside;
+use crate::bisect::{self, First};
+use crate::config::{FailurePolicy, OnGap};
 use crate::database::{self, Verdict, statement_failed, verdict};
-use crate::delivery::Batch;
+use crate::delivery::{Batch, Delivery};
 use crate::error::Error;
+use crate::failure::Failure;
 use crate::handler::{Handler, HandlerError};
+use crate::lease::Held;
+use crate::parking::{Aggregate, Parking};
 use crate::projection::ProjectionError;
+use crate::sequence::{self, Gap, Sequence};
 use crate::statements::{Fresh, InboxRows, Judged, Reached, Statements};
 
 /// A connection that is ready to apply.
 pub(crate) struct Session {
     pub(crate) client: Client,
+    pub(crate) parking: Parking,
+    sequence: Sequence,
     statements: Statements,
+}
+
+/// How a batch is applied.
+pub(crate) struct Terms<'a> {
+    pub(crate) consumer_id: &'a str,
+    pub(crate) streams: &'a [Arc<str>],
+    /// Up to where each stream is acknowledged.
+    pub(crate) resume: &'a [EntryId],
+    /// The leases under which parked events are applied.
+    pub(crate) held: &'a [Held],
+    pub(crate) policy: FailurePolicy,
+    /// Some aggregates may be held back: ask which.
+    pub(crate) ask_held: bool,
+    pub(crate) care: Care,
+}
+
+/// How carefully the handler is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Care {
+    /// Over all events at once: one that fails fails the batch.
+    None,
+    /// In slices, so that those which fail are found; with `deferred` the constraints that wait for
+    /// the commit are checked for each slice.
+    Slices { first: First, deferred: bool },
+}
+
+impl Care {
+    pub(crate) fn is_deferred(self) -> bool {
+        matches!(self, Self::Slices { deferred: true, .. })
+    }
 }
 
 /// What a committed batch did.
@@ -26,54 +66,23 @@ pub(crate) struct Outcome {
     pub(crate) duplicates: u64,
     pub(crate) conflicts: Vec<Judged>,
     pub(crate) malformed: u64,
+    /// Events that failed.
+    pub(crate) failed: Vec<FailedEvent>,
+    /// Events that were parked without being tried.
+    pub(crate) parked: u64,
+    /// Numbers that are missing.
+    pub(crate) gaps: Vec<Gap>,
+    /// When the first of them is due.
+    pub(crate) due_in: Option<Duration>,
 }
 
-/// Why a batch was rolled back.
-pub(crate) enum Failure {
-    /// Nobody's fault; with `reconnect` on another connection.
-    Transient { reason: String, reconnect: bool },
-    /// The server refused a value: perhaps a payload that `jsonb` cannot hold after all.
-    Data(tokio_postgres::Error),
-    /// The handler could not apply the events.
-    Handler(HandlerError),
-    /// Nothing changes until a person acts.
-    Fatal(Error),
-}
-
-impl From<tokio_postgres::Error> for Failure {
-    /// One of the inbox's own statements failed.
-    fn from(error: tokio_postgres::Error) -> Self {
-        if error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION) {
-            let reason = "a statement of the handler failed, and the handler reported success";
-            return Self::Handler(HandlerError::other(reason));
-        }
-        match verdict(&error) {
-            Verdict::Data => Self::Data(error),
-            Verdict::Fatal(_) | Verdict::Statement => Self::Fatal(statement_failed(error)),
-            Verdict::Reconnect => {
-                Self::Transient { reason: statement_failed(error).to_string(), reconnect: true }
-            }
-            Verdict::Again => {
-                Self::Transient { reason: statement_failed(error).to_string(), reconnect: false }
-            }
-        }
-    }
-}
-
-impl From<HandlerError> for Failure {
-    fn from(error: HandlerError) -> Self {
-        match error.database().map(verdict) {
-            Some(Verdict::Reconnect) => {
-                Self::Transient { reason: format!("database: {error}"), reconnect: true }
-            }
-            Some(Verdict::Again) => {
-                Self::Transient { reason: format!("database: {error}"), reconnect: false }
-            }
-            Some(Verdict::Data | Verdict::Fatal(_) | Verdict::Statement) | None => {
-                Self::Handler(error)
-            }
-        }
-    }
+/// An event that failed, and what has become of it.
+pub(crate) struct FailedEvent {
+    pub(crate) ordinal: usize,
+    pub(crate) error: String,
+    pub(crate) attempts: u32,
+    /// It is a dead letter now.
+    pub(crate) is_dead: bool,
 }
 
 impl Session {
@@ -81,27 +90,28 @@ impl Session {
     pub(crate) async fn open<H: Handler>(
         client: Client,
         handler: &mut H,
-        apply_timeout: std::time::Duration,
+        apply_timeout: Duration,
     ) -> Result<Self, Error> {
         database::prepare_session(&client, apply_timeout).await?;
         let statements = Statements::prepare(&client).await.map_err(statement_failed)?;
+        let parking = Parking::prepare(&client).await.map_err(statement_failed)?;
+        let sequence = Sequence::prepare(&client).await.map_err(statement_failed)?;
         match handler.connected(&client).await {
-            Ok(()) => Ok(Self { client, statements }),
+            Ok(()) => Ok(Self { client, parking, sequence, statements }),
             Err(error) => Err(not_prepared(error)),
         }
     }
 
-    /// Applies `batch` in one transaction: inbox rows, conflicts, dead letters, the projection, and
-    /// the position. When it returns `Ok` everything is durable and may be acknowledged.
+    /// Applies `batch` in one transaction: inbox rows, conflicts, dead letters, the projection, what
+    /// is held back, and the position. When it returns `Ok` everything is durable and may be
+    /// acknowledged.
     ///
     /// On any failure the transaction is rolled back and the batch is as it was.
     pub(crate) async fn apply<H: Handler>(
         &mut self,
         batch: &mut Batch,
         handler: &mut H,
-        consumer_id: &str,
-        streams: &[std::sync::Arc<str>],
-        resume: &[EntryId],
+        terms: &Terms<'_>,
     ) -> Result<Outcome, Failure> {
         let tx = self
             .client
@@ -113,36 +123,63 @@ impl Session {
         let mut outcome = Outcome::default();
         // the handler's slice and the insert want other orders than the stream's
         batch.deliveries.sort_unstable_by_key(|delivery| delivery.ordinal);
-        let fresh = enter(&tx, &self.statements, consumer_id, batch, handler, &mut outcome).await?;
-        fail::fail_point!("inbox::after_insert");
+        let live = aside::hold_back(&tx, &self.parking, batch, terms).await?;
         let mut transaction_id = None;
-        if let Some((events, id)) = fresh {
-            let events = batch.deliveries.get(..events).unwrap_or_default();
-            if !events.is_empty() {
-                handler.apply(&tx, events).await?;
-                fail::fail_point!("inbox::after_handler");
+        let mut failed = Vec::new();
+        let mut parts = Parts { applied: 0, fresh: 0, live };
+        let numbered = numbered(batch, live, terms);
+        if live > 0 {
+            // nothing waits for an answer of its own: the numbers come with the inbox rows'
+            let (entered, last) = tokio::join!(
+                enter(&tx, &self.statements, terms, batch, live, handler, &mut outcome),
+                self.sequence.last(&tx, terms.consumer_id, &numbered),
+            );
+            let (entered, last) = (entered?, last?);
+            fail::fail_point!("inbox::after_insert");
+            transaction_id = Some(entered.transaction_id);
+            parts.fresh = entered.fresh;
+            let mut open = entered.fresh;
+            if !numbered.is_empty() {
+                let fresh = batch.deliveries.get_mut(..entered.fresh).unwrap_or_default();
+                (open, outcome.gaps) =
+                    sequence::check(fresh, &batch.parked, last, terms.policy.on_gap);
             }
-            outcome.applied = count(events.len());
-            transaction_id = Some(id);
+            let events = batch.deliveries.get_mut(..open).unwrap_or_default();
+            (parts.applied, failed) = run(&tx, handler, events, terms.care).await?;
+            fail::fail_point!("inbox::after_handler");
         }
+        outcome.applied = count(parts.applied);
+        if !numbered.is_empty() {
+            let applied = batch.deliveries.get(..parts.applied).unwrap_or_default();
+            self.sequence.advance(&tx, terms.consumer_id, applied).await?;
+        }
+        let aside = aside::Aside {
+            tx: &tx,
+            parking: &self.parking,
+            sequence: &self.sequence,
+            batch,
+            terms,
+        };
+        aside.set(parts, failed, &mut outcome).await?;
         for entry in &batch.malformed {
-            let stream = streams.get(entry.stream).map_or("", |stream| stream);
-            self.statements.dead_letter(&tx, consumer_id, stream, entry).await?;
+            let stream = terms.streams.get(entry.stream).map_or("", |stream| stream);
+            self.statements.dead_letter(&tx, terms.consumer_id, stream, entry).await?;
         }
         outcome.malformed = count(batch.malformed.len());
-        let reached = reached(batch, streams, resume);
+        let reached = reached(batch, terms);
         let written = self
             .statements
-            .position(tx.client(), consumer_id, &reached, transaction_id.as_deref())
+            .position(tx.client(), terms.consumer_id, &reached, transaction_id.as_deref())
             .await?;
         if written != count(reached.len()) {
-            let reason = "the handler ended the transaction by itself: leave COMMIT and ROLLBACK to the inbox";
-            return Err(Failure::Handler(HandlerError::other(reason)));
+            return Err(refused(&tx, transaction_id.as_deref()).await);
         }
         fail::fail_point!("inbox::before_commit");
         // what the database checks only now (a deferred constraint) is the projection's
-        tx.commit().await.map_err(HandlerError::from)?;
-        Ok(outcome)
+        match tx.commit().await.map_err(|error| Failure::from(HandlerError::from(error))) {
+            Err(Failure::Handler(error)) => Err(Failure::Commit(error)),
+            committed => committed.map(|()| outcome),
+        }
     }
 
     /// Finds the payloads that this server's `jsonb` refuses, one by one, outside of a transaction.
@@ -167,10 +204,22 @@ impl Session {
             }
         }
         batch.deliveries.sort_unstable_by_key(|delivery| delivery.ordinal);
-        batch.rows = InboxRows::of(&batch.deliveries).map_err(|source| {
-            Failure::Fatal(Error::Database { source, advice: Some("this is a bug") })
-        })?;
+        batch.rows = InboxRows::of(&batch.deliveries).map_err(encode_failed)?;
         Ok(found)
+    }
+
+    /// Makes a parked event a dead letter without another attempt.
+    pub(crate) async fn bury(
+        &mut self,
+        consumer_id: &str,
+        delivery: &Delivery,
+        reason: &str,
+        holds: bool,
+    ) -> Result<(), tokio_postgres::Error> {
+        let tx = self.client.transaction().await?;
+        self.parking.bury(&tx, consumer_id, delivery, Some(reason), holds).await?;
+        self.parking.advance(&tx, consumer_id, std::iter::once(delivery)).await?;
+        tx.commit().await
     }
 
     /// Stores how far the streams are applied, outside of a batch.
@@ -183,56 +232,111 @@ impl Session {
     }
 }
 
-/// Writes the inbox rows and sorts `batch.deliveries`: first the fresh ones in stream order, then
-/// the others. Returns how many are fresh and the transaction's id; `None` without deliveries.
+/// Where the parts of `Batch::deliveries` end, in the course of a transaction: applied ones, then
+/// those that were fresh and failed (or stand behind such a one), then known ones, then those that
+/// were held back from the beginning.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Parts {
+    pub(crate) applied: usize,
+    pub(crate) fresh: usize,
+    pub(crate) live: usize,
+}
+
+/// The aggregates whose numbers are looked at.
+fn numbered(batch: &Batch, live: usize, terms: &Terms<'_>) -> Vec<Aggregate> {
+    match terms.policy.on_gap {
+        OnGap::Ignore => Vec::new(),
+        OnGap::Warn | OnGap::Wait => {
+            sequence::aggregates(batch.deliveries.get(..live).unwrap_or_default())
+        }
+    }
+}
+
+struct Entered {
+    fresh: usize,
+    transaction_id: String,
+}
+
+/// Runs the handler over the fresh events. Returns how many stand applied at the front, and which
+/// failed.
+async fn run<H: Handler>(
+    tx: &Transaction<'_>,
+    handler: &mut H,
+    events: &mut [Delivery],
+    care: Care,
+) -> Result<(usize, Vec<(usize, HandlerError)>), Failure> {
+    if events.is_empty() {
+        return Ok((0, Vec::new()));
+    }
+    match care {
+        Care::None => {
+            handler.apply(tx, events).await?;
+            Ok((events.len(), Vec::new()))
+        }
+        Care::Slices { first, deferred } => {
+            let sliced = bisect::run(tx, handler, events, first, deferred).await?;
+            Ok((sliced.applied, sliced.failed))
+        }
+    }
+}
+
+/// Writes the inbox rows of the first `live` deliveries and sorts those: first the fresh ones in
+/// stream order, then the others.
 async fn enter<H: Handler>(
     tx: &Transaction<'_>,
     statements: &Statements,
-    consumer_id: &str,
+    terms: &Terms<'_>,
     batch: &mut Batch,
+    live: usize,
     handler: &mut H,
     outcome: &mut Outcome,
-) -> Result<Option<(usize, String)>, Failure> {
-    if batch.deliveries.is_empty() {
-        return Ok(None);
-    }
-    let insert = statements.insert(tx, consumer_id, &batch.rows);
+) -> Result<Entered, Failure> {
+    let all = batch.deliveries.len();
+    let deliveries = batch.deliveries.get_mut(..live).unwrap_or_default();
+    let fewer;
+    let rows = if live == all {
+        &batch.rows
+    } else {
+        fewer = InboxRows::of(deliveries).map_err(encode_failed)?;
+        &fewer
+    };
+    let insert = statements.insert(tx, terms.consumer_id, rows);
     let prepare = async {
         // the statement goes out first; while the server works on it, the handler does
         tokio::task::yield_now().await;
-        handler.expect(&batch.deliveries);
+        handler.expect(deliveries);
     };
     let (inserted, ()) = tokio::join!(insert, prepare);
     let (fresh, transaction_id) = inserted?;
-    let all = batch.deliveries.len();
-    let ordinals = &batch.rows.ordinals;
-    let fresh: HashSet<usize> = match fresh {
-        Fresh::All if ordinals.len() == all => return Ok(Some((all, transaction_id))),
-        Fresh::All => ordinals.iter().copied().collect(),
+    let first: HashSet<usize> = match fresh {
+        Fresh::All if rows.ordinals.len() == live => {
+            return Ok(Entered { fresh: live, transaction_id });
+        }
+        Fresh::All => rows.ordinals.iter().copied().collect(),
         Fresh::Only(ids) => {
             let ids: HashSet<&str> = ids.iter().map(String::as_str).collect();
-            let inserted = |ordinal: &usize| {
-                let delivery = batch.deliveries.get(*ordinal);
-                delivery.is_some_and(|d| ids.contains(d.entry.event.event_id.as_str()))
-            };
-            ordinals.iter().copied().filter(inserted).collect()
+            let first: HashSet<usize> = rows.ordinals.iter().copied().collect();
+            let fresh = deliveries.iter().filter(|d| {
+                first.contains(&d.ordinal) && ids.contains(d.entry.event.event_id.as_str())
+            });
+            fresh.map(|delivery| delivery.ordinal).collect()
         }
     };
-    judge(tx, statements, consumer_id, batch, &fresh, outcome).await?;
-    batch.deliveries.sort_unstable_by_key(|d| (!fresh.contains(&d.ordinal), d.ordinal));
-    Ok(Some((fresh.len(), transaction_id)))
+    deliveries.sort_unstable_by_key(|d| (!first.contains(&d.ordinal), d.ordinal));
+    let known = deliveries.get(first.len()..).unwrap_or_default();
+    judge(tx, statements, terms.consumer_id, known, outcome).await?;
+    Ok(Entered { fresh: first.len(), transaction_id })
 }
 
-/// Tells duplicates from conflicts among the deliveries that are not in `fresh`.
+/// Tells duplicates from conflicts among `known`.
 async fn judge(
     tx: &Transaction<'_>,
     statements: &Statements,
     consumer_id: &str,
-    batch: &Batch,
-    fresh: &HashSet<usize>,
+    known: &[Delivery],
     outcome: &mut Outcome,
 ) -> Result<(), Failure> {
-    let known: Vec<_> = batch.deliveries.iter().filter(|d| !fresh.contains(&d.ordinal)).collect();
+    let known: Vec<_> = known.iter().collect();
     let judged = statements.judge(tx, consumer_id, &known).await?;
     if judged.len() != known.len() {
         // the INSERT met a row that is gone now: a clean-up ran in between
@@ -244,19 +348,41 @@ async fn judge(
     Ok(())
 }
 
+/// Why a position was not written.
+async fn refused(tx: &Transaction<'_>, transaction_id: Option<&str>) -> Failure {
+    const CURRENT: &str = "SELECT pg_current_xact_id_if_assigned()::text";
+    if let Some(ours) = transaction_id {
+        match tx.query_one(CURRENT, &[]).await.and_then(|row| row.try_get::<_, Option<String>>(0)) {
+            Ok(current) if current.as_deref() == Some(ours) => {}
+            Ok(_) => return Failure::ended_by_handler(),
+            Err(error) => return error.into(),
+        }
+    }
+    Failure::Taken
+}
+
 /// The streams of `batch` with the highest entry of each, and where each may resume.
-fn reached<'a>(
-    batch: &Batch,
-    streams: &'a [std::sync::Arc<str>],
-    resume: &[EntryId],
-) -> Vec<Reached<'a>> {
+fn reached<'a>(batch: &Batch, terms: &Terms<'a>) -> Vec<Reached<'a>> {
     let of_stream = |ids: &crate::delivery::StreamIds| {
         Some(Reached {
-            stream: streams.get(ids.stream)?,
+            stream: terms.streams.get(ids.stream)?,
             entry: *ids.ids.last()?,
-            resume: resume.get(ids.stream).copied().unwrap_or_default(),
+            resume: terms.resume.get(ids.stream).copied().unwrap_or_default(),
+            token: ids.token,
         })
     };
+    if batch.is_parked() {
+        // nothing is reached that was not before; the row is written all the same, as a check
+        let streams = terms.streams.iter().enumerate();
+        let of_batch =
+            streams.filter(|(_, key)| batch.deliveries.iter().any(|d| d.stream == **key));
+        let (entry, resume) = (EntryId::ZERO, EntryId::ZERO);
+        let token =
+            |index| terms.held.iter().find(|held| held.0 == index).map_or(-1, |held| held.1);
+        return of_batch
+            .map(|(index, stream)| Reached { stream, entry, resume, token: token(index) })
+            .collect();
+    }
     batch.ids.iter().filter_map(of_stream).collect()
 }
 
@@ -269,6 +395,10 @@ fn not_prepared(error: ProjectionError) -> Error {
     }
 }
 
-fn count(len: usize) -> u64 {
+fn encode_failed(source: crate::encoded::EncodeError) -> Failure {
+    Failure::Fatal(Error::Database { source, advice: Some("this is a bug") })
+}
+
+pub(crate) fn count(len: usize) -> u64 {
     u64::try_from(len).unwrap_or(u64::MAX)
 }

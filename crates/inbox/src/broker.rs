@@ -1,5 +1,6 @@
 //! Redis: connections, commands, and what its errors mean.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use outflow_broker::{Connection, Target};
@@ -134,6 +135,43 @@ pub(crate) async fn read_raw(
         entry.raw = fields.into_iter().flatten().flat_map(|(name, value)| [name, value]).collect();
     }
     Ok(())
+}
+
+/// A pending entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pending {
+    /// Whose it is.
+    pub(crate) worker: Vec<u8>,
+    /// How often it was delivered.
+    pub(crate) times: u64,
+}
+
+/// The pending entries of `group` from `first` to `last`, at most `count` of them.
+pub(crate) async fn pending(
+    connection: &mut Connection,
+    (stream, group): (&str, &str),
+    (first, last): (EntryId, EntryId),
+    count: usize,
+) -> RedisResult<HashMap<EntryId, Pending>> {
+    let mut command = redis::cmd("XPENDING");
+    command.arg(stream).arg(group).arg(first.to_string()).arg(last.to_string()).arg(count);
+    reply::pending(command.query_async(connection).await?)
+        .ok_or_else(|| reply::unexpected("XPENDING"))
+}
+
+/// Removes workers of `group` other than `me` that have nothing pending and have been idle for longer
+/// than `stale`: a script, because DELCONSUMER drops what is pending at that moment. Returns their
+/// names.
+pub(crate) async fn reap(
+    connection: &mut Connection,
+    (stream, group): (&str, &str),
+    me: &str,
+    stale: Duration,
+) -> RedisResult<Vec<String>> {
+    let stale = u64::try_from(stale.as_millis()).unwrap_or(u64::MAX);
+    let mut script = redis::cmd("EVAL");
+    script.arg(include_str!("reap.lua")).arg(1).arg(stream).arg(group).arg(me).arg(stale);
+    script.query_async(connection).await
 }
 
 /// What Redis knows about a group: how far it is, for certain, and how much is left.

@@ -36,6 +36,39 @@ impl std::str::FromStr for Start {
     }
 }
 
+/// What happens to the later events of an aggregate of which one is a dead letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnFailure {
+    /// They wait behind it, in order, until it is retried or discarded.
+    #[default]
+    ParkAggregate,
+    /// They go on without it.
+    Skip,
+}
+
+/// What to do about a `seq` that is missing in an aggregate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnGap {
+    /// Nothing: numbers are not looked at.
+    #[default]
+    Ignore,
+    /// Say so, and go on.
+    Warn,
+    /// Hold the later events of the aggregate back until it comes, at most for `gap_wait`.
+    Wait,
+}
+
+/// What happens to events that cannot be applied, or not yet.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct FailurePolicy {
+    pub(crate) max_attempts: u32,
+    pub(crate) on_failure: OnFailure,
+    pub(crate) on_gap: OnGap,
+    pub(crate) gap_wait: Duration,
+    pub(crate) attempt_first: Duration,
+    pub(crate) attempt_longest: Duration,
+}
+
 /// Options of a consumer, not checked yet. Start from `Default`.
 #[derive(Debug, Clone)]
 pub struct ConsumerOptions {
@@ -68,7 +101,26 @@ pub struct ConsumerOptions {
     pub report_interval: Duration,
     /// Longest run of one transaction; then its connection is dropped and the batch tried again.
     pub apply_timeout: Duration,
-    /// First delay after a failure; doubles up to `retry_longest`.
+    /// How long this worker has a stream for itself without renewing that; another one takes it no
+    /// earlier, unless it sees that this one is gone. More than twice `block`.
+    pub lease: Duration,
+    /// Several workers read one stream at once, and give up the order within an aggregate for it.
+    pub share_streams: bool,
+    /// How often an event is tried before it becomes a dead letter. Lost connections, deadlocks,
+    /// shutdowns and a projection that no event can succeed with (a missing table) do not count.
+    pub max_attempts: u32,
+    /// What happens to the events behind a dead letter.
+    pub on_failure: OnFailure,
+    /// What to do about a `seq` that is missing in an aggregate.
+    pub on_gap: OnGap,
+    /// How long to wait for it; then the aggregate goes on without, and says so.
+    pub gap_wait: Duration,
+    /// Delay between the first attempt of an event and the second; doubles up to `attempt_longest`.
+    /// Other aggregates go on meanwhile.
+    pub attempt_first: Duration,
+    /// Longest delay between two attempts of an event.
+    pub attempt_longest: Duration,
+    /// First delay after a failure that is no event's fault; doubles up to `retry_longest`.
     pub retry_first: Duration,
     /// Longest delay between two attempts.
     pub retry_longest: Duration,
@@ -92,6 +144,14 @@ impl Default for ConsumerOptions {
             claim_min_idle: Duration::from_secs(60),
             report_interval: Duration::from_secs(1),
             apply_timeout: Duration::from_secs(300),
+            lease: Duration::from_secs(15),
+            share_streams: false,
+            max_attempts: 5,
+            on_failure: OnFailure::ParkAggregate,
+            on_gap: OnGap::Ignore,
+            gap_wait: Duration::from_secs(30),
+            attempt_first: Duration::from_secs(1),
+            attempt_longest: Duration::from_secs(60),
             retry_first: Duration::from_millis(100),
             retry_longest: Duration::from_secs(5),
             stop_timeout: Duration::from_secs(10),
@@ -117,6 +177,8 @@ impl ConsumerOptions {
         }
         range("batch", self.batch, 1, 10_000, "expected 1 to 10000 entries")?;
         range("batch_bytes", self.batch_bytes, 1 << 10, 512 << 20, "expected 1 KiB to 512 MiB")?;
+        let attempts = usize::try_from(self.max_attempts).unwrap_or(usize::MAX);
+        range("max_attempts", attempts, 1, 1_000, "expected 1 to 1000 attempts")?;
         let ms = Duration::from_millis;
         let times = [
             ("block", self.block, ms(1), ms(60_000), "expected 1ms to 1min"),
@@ -131,6 +193,22 @@ impl ConsumerOptions {
             ("claim_min_idle", self.claim_min_idle, ms(1), ms(86_400_000), "expected 1ms to 1d"),
             ("report_interval", self.report_interval, ms(10), ms(60_000), "expected 10ms to 1min"),
             ("apply_timeout", self.apply_timeout, ms(100), ms(86_400_000), "expected 100ms to 1d"),
+            (
+                "lease",
+                self.lease,
+                (self.block * 2).max(ms(500)),
+                ms(3_600_000),
+                "expected twice `block`, at least 500ms, to 1h",
+            ),
+            ("gap_wait", self.gap_wait, ms(1), ms(86_400_000), "expected 1ms to 1d"),
+            ("attempt_first", self.attempt_first, ms(1), ms(86_400_000), "expected 1ms to 1d"),
+            (
+                "attempt_longest",
+                self.attempt_longest,
+                self.attempt_first,
+                ms(86_400_000),
+                "expected attempt_first to 1d",
+            ),
             ("retry_first", self.retry_first, ms(1), ms(60_000), "expected 1ms to 1min"),
             (
                 "retry_longest",
@@ -153,6 +231,19 @@ impl ConsumerOptions {
 /// The checked configuration of a consumer; made by [`ConsumerOptions::validate`].
 #[derive(Debug, Clone)]
 pub struct ConsumerConfig(ConsumerOptions);
+
+impl ConsumerConfig {
+    pub(crate) fn failure_policy(&self) -> FailurePolicy {
+        FailurePolicy {
+            max_attempts: self.max_attempts,
+            on_failure: self.on_failure,
+            on_gap: self.on_gap,
+            gap_wait: self.gap_wait,
+            attempt_first: self.attempt_first,
+            attempt_longest: self.attempt_longest,
+        }
+    }
+}
 
 impl std::ops::Deref for ConsumerConfig {
     type Target = ConsumerOptions;

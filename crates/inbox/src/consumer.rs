@@ -1,5 +1,6 @@
 //! The consumer as a whole: reader, applier and acker, each with its own connection, so that the
-//! next read and the last acknowledgement are under way while a transaction runs.
+//! next read and the last acknowledgement are under way while a transaction runs; and the keeper of
+//! this worker's leases.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,6 +17,8 @@ use crate::database::Connect;
 use crate::delivery::InFlight;
 use crate::error::Error;
 use crate::handler::Handler;
+use crate::keeper::Keeper;
+use crate::lease::Leases;
 use crate::reader::Reader;
 use crate::status::{Board, Counts, Status};
 
@@ -31,11 +34,17 @@ pub(crate) struct Shared {
     pub(crate) streams: Vec<Arc<str>>,
     pub(crate) board: Board,
     pub(crate) in_flight: InFlight,
+    pub(crate) leases: Leases,
     /// Up to where each stream is applied and acknowledged, as far as it is known.
     resume: Mutex<Vec<EntryId>>,
 }
 
 impl Shared {
+    /// The key of a stream.
+    pub(crate) fn key(&self, stream: usize) -> Option<&str> {
+        self.streams.get(stream).map(|key| &**key)
+    }
+
     pub(crate) fn resume(&self) -> Vec<EntryId> {
         self.lock().clone()
     }
@@ -80,6 +89,7 @@ impl<H: Handler> Consumer<H> {
         let shared = Shared {
             board: Board::new(&config.consumer_id),
             in_flight: InFlight::default(),
+            leases: Leases::new(streams.len(), config.share_streams),
             resume: Mutex::new(vec![EntryId::ZERO; streams.len()]),
             streams,
             config,
@@ -95,7 +105,9 @@ impl<H: Handler> Consumer<H> {
 
     /// Runs until `shutdown` is cancelled.
     ///
-    /// Order: each stream's entries are applied in the order in which this worker is given them.
+    /// Order: each stream is read by one worker at a time, and its entries are applied in its order;
+    /// what was pending at another worker comes first. With `share_streams` each worker applies in the
+    /// order in which it is given entries.
     /// Durability: an entry is acknowledged after the transaction that applied it has committed.
     /// A stop finishes the batches that were read and acknowledges them, within `stop_timeout`.
     ///
@@ -122,6 +134,7 @@ enum Ended<H> {
     Reader,
     Applier(Box<Applier<H>>),
     Acker,
+    Keeper(Box<Keeper>),
 }
 
 async fn run<H: Handler>(
@@ -137,7 +150,10 @@ async fn run<H: Handler>(
     let (acks, to_acknowledge) = mpsc::channel(UNACKNOWLEDGED);
     let reader =
         Reader::new(shared.clone(), broker.clone(), connect.clone(), batches, stop.clone());
-    let applier = Applier::new(shared.clone(), connect, handler, stop.clone());
+    let applier = Applier::new(shared.clone(), connect.clone(), handler, stop.clone());
+    // the leases are kept until nothing is in work any more
+    let release = CancellationToken::new();
+    let keeper = Keeper::new(shared.clone(), connect, release.clone());
     let acker = Acker::new(shared.clone(), broker);
 
     // dropped with this future, and the tasks with it
@@ -156,6 +172,7 @@ async fn run<H: Handler>(
             tasks.spawn(async { acker.run(to_acknowledge).await.map(|()| Ended::Acker) }).id(),
             "acker",
         ),
+        (tasks.spawn(async { Ok(Ended::Keeper(Box::new(keeper.run().await?))) }).id(), "keeper"),
     ];
     let stop_timeout = shared.config.stop_timeout;
     let deadline = async {
@@ -165,7 +182,11 @@ async fn run<H: Handler>(
     tokio::pin!(deadline);
     let mut first_error = None;
     let mut finished: Option<Box<Applier<H>>> = None;
+    let mut kept: Option<Box<Keeper>> = None;
     loop {
+        if tasks.len() == 1 {
+            release.cancel();
+        }
         let ended = tokio::select! {
             ended = tasks.join_next() => ended,
             () = &mut deadline => {
@@ -182,6 +203,10 @@ async fn run<H: Handler>(
                 finished = Some(applier);
                 continue;
             }
+            Some(Ok(Ok(Ended::Keeper(keeper)))) => {
+                kept = Some(keeper);
+                continue;
+            }
             Some(Ok(Ok(Ended::Reader | Ended::Acker))) => continue,
             Some(Ok(Err(error))) => error,
             Some(Err(join)) => {
@@ -195,6 +220,9 @@ async fn run<H: Handler>(
     if let Some(applier) = finished {
         // the acker's last measurement came after the applier's last transaction
         let _ = tokio::time::timeout(stop_timeout, applier.finish()).await;
+    }
+    if let Some(keeper) = kept {
+        let _ = tokio::time::timeout(stop_timeout, keeper.finish()).await;
     }
     first_error.map_or(Ok(true), Err)
 }

@@ -98,6 +98,37 @@ pub(crate) fn verdict(error: &tokio_postgres::Error) -> Verdict {
     }
 }
 
+/// Whose fault it is that a handler's statement failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Nobody's; with `reconnect` on another connection.
+    Weather {
+        /// Whether this connection is of no use any more.
+        reconnect: bool,
+    },
+    /// The projection's or its role's: no event can succeed until a person acts.
+    Projection,
+    /// The event's, as far as anybody can tell.
+    Event,
+}
+
+/// Reads whose fault an error of a handler's statement is.
+pub(crate) fn fault(error: &tokio_postgres::Error) -> Fault {
+    match verdict(error) {
+        Verdict::Reconnect => return Fault::Weather { reconnect: true },
+        Verdict::Again => return Fault::Weather { reconnect: false },
+        Verdict::Data | Verdict::Fatal(_) | Verdict::Statement => {}
+    }
+    match error.code().and_then(|state| state.code().get(..2)) {
+        // what does not exist or is not allowed; transactions that were tampered with; the server's own
+        // state: not one of these depends on an event's content
+        Some("0A" | "25" | "28" | "2D" | "3B" | "3D" | "3F" | "42" | "F0" | "XX") => {
+            Fault::Projection
+        }
+        _ => Fault::Event,
+    }
+}
+
 impl Verdict {
     pub(crate) fn advice(self) -> Option<&'static str> {
         match self {

@@ -4,11 +4,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outflow_event::{Entry, EntryId};
 
+use crate::encoded::EncodeError;
 use crate::json::is_jsonb;
 use crate::statements::InboxRows;
 
 /// Longest event id: it must fit an index row (a third of a page) together with the consumer's id.
 const MAX_EVENT_ID: usize = 2_000;
+/// Longest name of an aggregate, for the same reason: events that wait are found by it.
+const MAX_AGGREGATE: usize = 1_000;
 
 /// An event as one entry of one stream delivered it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +81,12 @@ impl Delivery {
         }
     }
 
+    /// Whether it is about this aggregate.
+    pub(crate) fn is_of(&self, aggregate_type: &str, aggregate_id: &str) -> bool {
+        let event = &self.entry.event;
+        event.aggregate_id == aggregate_id && event.aggregate_type == aggregate_type
+    }
+
     fn utf8(&self) -> Option<&str> {
         self.entry.event.payload.as_deref().and_then(|bytes| std::str::from_utf8(bytes).ok())
     }
@@ -101,8 +110,14 @@ pub(crate) fn unstorable(entry: &Entry) -> Option<String> {
             ));
         }
     }
-    (event.event_id.len() > MAX_EVENT_ID).then(|| {
-        format!("field `event_id` has {} bytes: at most {MAX_EVENT_ID}", event.event_id.len())
+    let bounded = [
+        ("event_id", &event.event_id, MAX_EVENT_ID),
+        ("aggregate_type", &event.aggregate_type, MAX_AGGREGATE),
+        ("aggregate_id", &event.aggregate_id, MAX_AGGREGATE),
+    ];
+    let too_long = bounded.into_iter().find(|(_, text, most)| text.len() > *most);
+    too_long.map(|(name, text, most)| {
+        format!("field `{name}` has {} bytes: at most {most}", text.len())
     })
 }
 
@@ -120,6 +135,8 @@ pub(crate) struct MalformedEntry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StreamIds {
     pub(crate) stream: usize,
+    /// Under which they were read.
+    pub(crate) token: i64,
     /// Ascending.
     pub(crate) ids: Vec<EntryId>,
 }
@@ -134,11 +151,47 @@ pub(crate) struct Batch {
     pub(crate) rows: InboxRows,
     /// Everything to acknowledge: deliveries, malformed entries and those that vanished.
     pub(crate) ids: Arc<Vec<StreamIds>>,
+    /// They may have ended a worker: each is to be tried alone.
+    pub(crate) suspects: bool,
+    /// What is known of each delivery, by its ordinal, where they come from `outflow.parked` and not
+    /// from a stream; else empty.
+    pub(crate) parked: Vec<ParkedRow>,
+}
+
+/// What `outflow.parked` knows of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ParkedRow {
+    /// May have ended a worker.
+    pub(crate) suspect: bool,
+    /// Attempts that began.
+    pub(crate) started: u32,
+    /// Attempts that came back with an error.
+    pub(crate) finished: u32,
+    /// The dead letter that is tried again.
+    pub(crate) dead_letter_id: Option<i64>,
+    /// Has waited long enough for an earlier number of its aggregate.
+    pub(crate) overdue: bool,
 }
 
 impl Batch {
     pub(crate) fn is_empty(&self) -> bool {
         self.ids.iter().all(|stream| stream.ids.is_empty())
+    }
+
+    pub(crate) fn is_parked(&self) -> bool {
+        !self.parked.is_empty()
+    }
+
+    /// A batch of events that were parked.
+    pub(crate) fn of_parked(page: Vec<(Delivery, ParkedRow)>) -> Result<Self, EncodeError> {
+        let mut batch = Self::default();
+        for (ordinal, (mut delivery, known)) in page.into_iter().enumerate() {
+            delivery.ordinal = ordinal;
+            batch.deliveries.push(delivery);
+            batch.parked.push(known);
+        }
+        batch.rows = InboxRows::of(&batch.deliveries)?;
+        Ok(batch)
     }
 }
 
@@ -159,6 +212,11 @@ impl InFlight {
     pub(crate) fn contains(&self, stream: usize, id: EntryId) -> bool {
         let holds = |held: &StreamIds| held.stream == stream && held.ids.binary_search(&id).is_ok();
         self.lock().iter().any(|batch| batch.iter().any(holds))
+    }
+
+    /// Whether anything of the stream is.
+    pub(crate) fn holds(&self, stream: usize) -> bool {
+        self.lock().iter().any(|batch| batch.iter().any(|held| held.stream == stream))
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Vec<StreamIds>>>> {

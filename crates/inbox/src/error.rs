@@ -41,6 +41,17 @@ pub enum Error {
     /// The projection cannot be used as it is.
     #[error(transparent)]
     Projection(#[from] crate::projection::ProjectionError),
+    /// Another process runs under this worker's name.
+    #[error(
+        "worker `{worker}` of consumer `{consumer_id}` is running already, in another process: give every process \
+         a name of its own"
+    )]
+    NameTaken {
+        /// The consumer.
+        consumer_id: String,
+        /// The name.
+        worker: String,
+    },
     /// One of the consumer's own tasks panicked.
     #[error(
         "the consumer's {0} panicked: this is a bug, and nothing was acknowledged that was not committed"
@@ -60,6 +71,7 @@ impl Error {
             | Self::Database { .. }
             | Self::Config(_)
             | Self::Projection(_)
+            | Self::NameTaken { .. }
             | Self::Panicked(_) => Retry::Fatal,
         }
     }

@@ -13,11 +13,19 @@
 //! | `reader` | XREADGROUP: own pending entries, then new ones; XAUTOCLAIM |
 //! | `applier` | batches to transactions, again until they commit |
 //! | `acker` | XACK after the commit; lag |
+//! | `lease`, `keeper` | which streams this worker reads, and its name |
 //! | `apply` | one batch, one transaction |
+//! | `failure` | why a batch was rolled back, and whose fault that was |
+//! | `bisect` | which events of a batch the handler cannot apply |
+//! | `aside` | what becomes of them: another attempt, a dead letter; what waits behind them |
+//! | `parking` | the SQL of events that are held back |
+//! | `sequence` | gaps in the producer's numbers |
+//! | `round` | events that are due: another attempt, or free to go on |
 //! | `statements` | the inbox's SQL |
 //! | `groups` | groups, created and rebuilt at the stored position |
 //! | [`handler`] | [`Handler`]: what Rust users implement |
 //! | [`projection`] | [`SqlProjection`]: a projection that is a file of SQL |
+//! | [`dead_letters`] | list, retry and discard what was set aside |
 //! | [`status`] | why it stands still |
 //! | [`metrics`] | names of the metrics |
 //!
@@ -26,6 +34,7 @@
 pub mod config;
 pub mod consumer;
 pub mod database;
+pub mod dead_letters;
 pub mod error;
 pub mod handler;
 pub mod metrics;
@@ -35,25 +44,34 @@ pub mod status;
 mod acker;
 mod applier;
 mod apply;
+mod aside;
 mod backoff;
+mod bisect;
 mod broker;
 mod delivery;
 mod encoded;
+mod failure;
 mod groups;
 mod json;
+mod keeper;
+mod lease;
 mod pace;
+mod parking;
 mod reader;
 mod reply;
+mod report;
+mod round;
+mod sequence;
 mod statements;
 mod time;
 
 pub use outflow_broker::Target;
 
-pub use config::{ConsumerConfig, ConsumerOptions, Start};
+pub use config::{ConsumerConfig, ConsumerOptions, OnFailure, OnGap, Start};
 pub use consumer::{Consumer, Summary};
 pub use database::{Connect, ConnectError, connect_no_tls};
 pub use delivery::Delivery;
 pub use error::{ConfigError, Error, Retry};
 pub use handler::{Handler, HandlerError};
 pub use projection::{ProjectionError, SqlProjection};
-pub use status::{Counts, State, Status};
+pub use status::{Counts, Held, State, Status};

@@ -1,6 +1,7 @@
 //! Names of the metrics, and the handles that the loop counts with.
 //!
-//! Labels: `consumer` (the consumer's id) and `component` (`reader`, `applier`, `acker`), nothing
+//! Labels: `consumer` (the consumer's id) and `component` (`reader`, `applier`, `acker`,
+//! `keeper`), nothing
 //! that grows with the traffic.
 
 use metrics::{Counter, Gauge, Histogram};
@@ -23,8 +24,22 @@ pub const ACKNOWLEDGED_TOTAL: &str = "outflow_entries_acknowledged_total";
 pub const ACK_UNKNOWN_TOTAL: &str = "outflow_acks_unknown_total";
 /// Transactions that were tried again, for whatever reason.
 pub const RETRIES_TOTAL: &str = "outflow_apply_retries_total";
+/// Attempts of single events that failed for a reason of their own.
+pub const ATTEMPTS_FAILED_TOTAL: &str = "outflow_attempts_failed_total";
+/// Events that were parked without being tried: behind one that failed, or under suspicion.
+pub const PARKED_TOTAL: &str = "outflow_events_parked_total";
+/// Events that became dead letters after their last attempt (malformed entries are counted apart).
+pub const DEAD_LETTERS_TOTAL: &str = "outflow_dead_letters_total";
+/// Gaps in the numbers (`seq`) of aggregates.
+pub const GAPS_TOTAL: &str = "outflow_gaps_total";
+/// Events that wait in `outflow.parked` now.
+pub const PARKED_EVENTS: &str = "outflow_parked_events";
+/// Dead letters that nobody has resolved.
+pub const OPEN_DEAD_LETTERS: &str = "outflow_open_dead_letters";
 /// Groups that had vanished and were rebuilt at the stored position.
 pub const GROUPS_REBUILT_TOTAL: &str = "outflow_groups_rebuilt_total";
+/// Streams that this worker reads.
+pub const STREAMS_HELD: &str = "outflow_streams_held";
 /// Entries that the group has not delivered yet, plus those pending.
 pub const LAG_ENTRIES: &str = "outflow_consumer_lag_entries";
 /// Age of the newest applied event at the moment of its commit, from its own commit time.
@@ -46,6 +61,13 @@ pub(crate) struct Metrics {
     pub(crate) ack_unknown: Counter,
     pub(crate) retries: Counter,
     pub(crate) groups_rebuilt: Counter,
+    pub(crate) attempts_failed: Counter,
+    pub(crate) parked: Counter,
+    pub(crate) dead_letters: Counter,
+    pub(crate) gaps: Counter,
+    pub(crate) parked_now: Gauge,
+    pub(crate) dead_letters_open: Gauge,
+    pub(crate) streams: Gauge,
     pub(crate) lag: Gauge,
     pub(crate) delay: Histogram,
     pub(crate) transaction: Histogram,
@@ -55,6 +77,7 @@ pub(crate) struct Metrics {
 impl Metrics {
     pub(crate) fn new(consumer_id: &str) -> Self {
         let counter = |name| metrics::counter!(name, "consumer" => consumer_id.to_owned());
+        let gauge = |name| metrics::gauge!(name, "consumer" => consumer_id.to_owned());
         let histogram = |name| metrics::histogram!(name, "consumer" => consumer_id.to_owned());
         Self {
             applied: counter(APPLIED_TOTAL),
@@ -67,7 +90,14 @@ impl Metrics {
             ack_unknown: counter(ACK_UNKNOWN_TOTAL),
             retries: counter(RETRIES_TOTAL),
             groups_rebuilt: counter(GROUPS_REBUILT_TOTAL),
-            lag: metrics::gauge!(LAG_ENTRIES, "consumer" => consumer_id.to_owned()),
+            attempts_failed: counter(ATTEMPTS_FAILED_TOTAL),
+            parked: counter(PARKED_TOTAL),
+            dead_letters: counter(DEAD_LETTERS_TOTAL),
+            gaps: counter(GAPS_TOTAL),
+            parked_now: gauge(PARKED_EVENTS),
+            dead_letters_open: gauge(OPEN_DEAD_LETTERS),
+            streams: gauge(STREAMS_HELD),
+            lag: gauge(LAG_ENTRIES),
             delay: histogram(APPLY_DELAY_SECONDS),
             transaction: histogram(TRANSACTION_SECONDS),
             consumer: consumer_id.to_owned(),

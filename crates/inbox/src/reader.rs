@@ -1,6 +1,8 @@
 //! Reads batches: own pending entries first, then new ones, and from time to time what other
 //! workers left behind.
 
+mod pending;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,11 +21,14 @@ use crate::database::Connect;
 use crate::delivery::{Batch, Delivery, MalformedEntry, StreamIds, unstorable};
 use crate::error::Error;
 use crate::groups;
+use crate::lease::Held;
 use crate::pace::Pace;
 use crate::reply::{self, Record};
 use crate::statements::InboxRows;
 use crate::status::Component;
 
+/// How long to wait for a stream before looking again.
+const STANDBY: Duration = Duration::from_secs(1);
 /// Entries read from each stream, by its index.
 type Read = Vec<(usize, Vec<Record>)>;
 
@@ -35,6 +40,8 @@ pub(crate) struct Reader {
     stop: CancellationToken,
     pace: Pace,
     claim: Claim,
+    /// The streams of the read that is under way.
+    held: Vec<Held>,
 }
 
 /// Where the round over the pending lists of all streams stands.
@@ -79,7 +86,7 @@ impl Reader {
         let config = &shared.config;
         let pace = Pace::new(config.batch, config.batch_bytes, config.streams.len());
         let claim = Claim { due: Instant::now() + config.claim_interval, at: None };
-        Self { shared, broker, connect, batches, stop, pace, claim }
+        Self { shared, broker, connect, batches, stop, pace, claim, held: Vec::new() }
     }
 
     fn config(&self) -> &ConsumerConfig {
@@ -124,20 +131,54 @@ impl Reader {
         self.shared.raise_resume(&resume);
         self.shared.board.moving(Component::Reader);
         // a connection that was lost may have taken replies with it: what they held is pending
-        self.read_history(&mut redis).await?;
+        self.shared.leases.take_over_again();
+        self.shared.leases.want();
         let client_id = redis::cmd("CLIENT").arg("ID").query_async(&mut redis).await.ok();
+        if self.shared.leases.is_shared() {
+            self.held = self.shared.leases.held();
+            self.read_history(&mut redis).await?;
+        }
         loop {
             let permit = self.room().await?;
-            let read = match self.next_claim() {
-                Some((stream, cursor)) => self.claim(&mut redis, stream, cursor).await?,
-                None => self.read_new(&mut redis, client_id).await?,
-            };
-            let batch = self.batch(&mut redis, read).await?;
-            self.send(permit, batch);
+            self.held = self.shared.leases.begin_read(self.config().block);
+            let read = self.read_once(&mut redis, client_id, permit).await;
+            self.shared.leases.read();
+            read?;
             if self.stop.is_cancelled() {
                 return Err(End::Stopped);
             }
         }
+    }
+
+    /// One read: what is pending in a stream that has just been taken, what others left behind, or
+    /// what is new.
+    async fn read_once(
+        &mut self,
+        redis: &mut Connection,
+        client_id: Option<i64>,
+        permit: mpsc::OwnedPermit<Batch>,
+    ) -> Result<(), End> {
+        let leases = &self.shared.leases;
+        if self.held.is_empty() {
+            return self.until_stopped(leases.changed(STANDBY)).await;
+        }
+        let untouched = |held: &&Held| !leases.is_shared() && !leases.is_taken_over(held.0);
+        if let Some(held) = self.held.iter().find(untouched).copied() {
+            return self.take_over(redis, permit, held).await;
+        }
+        if let Some((stream, cursor)) = self.next_claim() {
+            let idle = self.config().claim_min_idle;
+            let (next, records) = self.claim(redis, stream, cursor, idle).await?;
+            if next == EntryId::ZERO {
+                self.reap(redis, stream).await;
+            }
+            self.claim_went_on(stream, next);
+            return self.send_again(redis, permit, stream, records).await;
+        }
+        let read = self.read_new(redis, client_id).await?;
+        let batch = self.batch(redis, read).await?;
+        self.send(permit, batch);
+        Ok(())
     }
 
     /// Everything that this worker was given and has not acknowledged, page by page.
@@ -149,13 +190,11 @@ impl Reader {
                 let Some(key) = self.config().streams.get(stream) else { break };
                 let mut command = self.xreadgroup();
                 command.arg("STREAMS").arg(key).arg(cursor.to_string());
-                let records = self.by_index(command.query_async(redis).await?)?;
-                let Some(last) = records.iter().flat_map(|(_, records)| records).last() else {
-                    break;
-                };
+                let read = self.by_index(command.query_async(redis).await?)?;
+                let records: Vec<_> = read.into_iter().flat_map(|(_, records)| records).collect();
+                let Some(last) = records.last() else { break };
                 cursor = last.id;
-                let batch = self.batch(&mut *redis, records).await?;
-                self.send(permit, batch);
+                self.send_again(redis, permit, stream, records).await?;
             }
         }
         Ok(())
@@ -167,8 +206,11 @@ impl Reader {
         let block = self.config().block.min(until_claim).max(Duration::from_millis(1));
         let mut command = self.xreadgroup();
         command.arg("BLOCK").arg(u64::try_from(block.as_millis()).unwrap_or(u64::MAX));
-        command.arg("STREAMS").arg(&self.config().streams);
-        for _ in &self.config().streams {
+        command.arg("STREAMS");
+        for (stream, _) in &self.held {
+            command.arg(self.config().streams.get(*stream));
+        }
+        for _ in &self.held {
             command.arg(">");
         }
         let reply = command.query_async(redis);
@@ -210,45 +252,6 @@ impl Reader {
             self.claim.at = Some((0, EntryId::ZERO));
         }
         self.claim.at
-    }
-
-    async fn claim(
-        &mut self,
-        redis: &mut Connection,
-        stream: usize,
-        cursor: EntryId,
-    ) -> Result<Read, End> {
-        let config = self.config();
-        let Some(key) = config.streams.get(stream) else { return Ok(Vec::new()) };
-        let mut command = redis::cmd("XAUTOCLAIM");
-        command.arg(key).arg(&config.consumer_id).arg(&config.worker);
-        command.arg(u64::try_from(config.claim_min_idle.as_millis()).unwrap_or(u64::MAX));
-        command.arg(cursor.to_string()).arg("COUNT").arg(self.pace.count());
-        let claimed = reply::claimed(command.query_async(redis).await?)?;
-        let streams = config.streams.len();
-        self.claim.at = if claimed.cursor != EntryId::ZERO {
-            Some((stream, claimed.cursor))
-        } else if stream + 1 < streams {
-            Some((stream + 1, EntryId::ZERO))
-        } else {
-            self.claim.due = Instant::now() + self.config().claim_interval;
-            None
-        };
-        let lost = claimed.deleted.iter().map(|id| Record { id: *id, fields: None });
-        let mut records: Vec<Record> = claimed.records.into_iter().chain(lost).collect();
-        records.retain(|record| !self.shared.in_flight.contains(stream, record.id));
-        records.sort_unstable_by_key(|record| record.id);
-        if !records.is_empty() {
-            let number = u64::try_from(records.len()).unwrap_or(u64::MAX);
-            tracing::info!(
-                stream = self.config().streams.get(stream),
-                entries = number,
-                "took over entries that were pending for longer than claim_min_idle"
-            );
-            self.shared.board.metrics.claimed.increment(number);
-            self.shared.board.count(|counts| counts.claimed += number);
-        }
-        Ok(vec![(stream, records)])
     }
 
     fn xreadgroup(&self) -> redis::Cmd {
@@ -303,7 +306,8 @@ impl Reader {
                 lost.clear();
             }
             if !ids.is_empty() {
-                all_ids.push(StreamIds { stream, ids });
+                let token = self.held.iter().find(|held| held.0 == stream);
+                all_ids.push(StreamIds { stream, token: token.map_or(-1, |held| held.1), ids });
             }
         }
         self.pace.seen(batch.deliveries.len(), bytes);

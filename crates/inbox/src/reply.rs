@@ -2,10 +2,12 @@
 //!
 //! Fields stay a list: a field that stands twice must be seen (a map would hide it).
 
+use std::collections::HashMap;
+
 use outflow_event::EntryId;
 use redis::{ErrorKind, RedisError, RedisResult, Value};
 
-use crate::broker::Progress;
+use crate::broker::{Pending, Progress};
 
 /// One entry of a reply.
 #[derive(Debug, PartialEq, Eq)]
@@ -120,6 +122,20 @@ pub(crate) fn lookup(value: Value, name: &str) -> Option<Value> {
         }
     }
     None
+}
+
+/// The reply of XPENDING (extended).
+pub(crate) fn pending(value: Value) -> Option<HashMap<EntryId, Pending>> {
+    array(value)?
+        .into_iter()
+        .map(|entry| {
+            // id, worker, idle time, deliveries
+            let mut parts = array(entry)?.into_iter();
+            let (id, worker) = (entry_id(parts.next()?)?, bytes(parts.next()?)?);
+            let times = integer(parts.nth(1)?)?;
+            Some((id, Pending { worker, times }))
+        })
+        .collect()
 }
 
 /// The replies of XPENDING (summary) and XINFO GROUPS of one instant.

@@ -128,8 +128,9 @@ impl Statements {
         Ok(())
     }
 
-    /// Moves positions forward, never back. With a `transaction_id` nothing is written unless that
-    /// is the current transaction. Returns how many rows were written.
+    /// Moves positions forward, never back. Nothing is written of a stream that is held under another
+    /// token by now, nor, with a `transaction_id`, unless that is the current transaction. Returns how
+    /// many rows were written.
     pub(crate) async fn position(
         &self,
         client: &Client,
@@ -140,9 +141,10 @@ impl Statements {
         let streams: Vec<_> = reached.iter().map(|reached| reached.stream).collect();
         let entries: Vec<_> = reached.iter().map(|reached| reached.entry.to_string()).collect();
         let resumes: Vec<_> = reached.iter().map(|reached| reached.resume.to_string()).collect();
-        client
-            .execute(&self.position, &[&consumer_id, &streams, &entries, &resumes, &transaction_id])
-            .await
+        let tokens: Vec<_> = reached.iter().map(|reached| reached.token).collect();
+        let parameters: [&(dyn ToSql + Sync); 6] =
+            [&consumer_id, &streams, &entries, &resumes, &transaction_id, &tokens];
+        client.execute(&self.position, &parameters).await
     }
 }
 
@@ -187,6 +189,8 @@ pub(crate) struct Reached<'a> {
     pub(crate) entry: EntryId,
     /// Every entry up to here is applied.
     pub(crate) resume: EntryId,
+    /// Under which the stream was read.
+    pub(crate) token: i64,
 }
 
 /// Deliveries turned into columns, ready to be sent as arrays.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
 use crate::metrics::Metrics;
+pub use crate::parking::Held;
 
 /// How often an unchanged reason is logged again.
 const REMINDER: Duration = Duration::from_secs(30);
@@ -22,6 +23,10 @@ pub struct Status {
     /// Entries that the group has not delivered yet plus those pending, over all streams; `None`
     /// until it is known, and where Redis cannot tell (after XDEL; before Redis 7).
     pub lag_entries: Option<u64>,
+    /// What is held back in the consumer's database; looked at every few seconds.
+    pub held: Held,
+    /// How many of its streams this worker reads; the others are read by other workers, or by none.
+    pub streams: usize,
 }
 
 /// Whether a consumer moves.
@@ -34,7 +39,7 @@ pub enum State {
     Running,
     /// Standing still. It tries again by itself.
     Waiting {
-        /// `reader`, `applier` or `acker`.
+        /// `reader`, `applier`, `acker` or `keeper`.
         component: &'static str,
         /// What it waits for.
         reason: String,
@@ -67,6 +72,15 @@ pub struct Counts {
     pub acknowledged: u64,
     /// Transactions that failed and were tried again.
     pub retries: u64,
+    /// Attempts of single events that failed for a reason of their own.
+    pub failed: u64,
+    /// Events that were parked without being tried: behind one that failed, or under suspicion.
+    pub parked: u64,
+    /// Events that became dead letters after their last attempt.
+    pub dead: u64,
+    /// Gaps in the numbers of aggregates that were seen; one that is waited for counts again when
+    /// the wait is over.
+    pub gaps: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,6 +88,7 @@ pub(crate) enum Component {
     Applier,
     Reader,
     Acker,
+    Keeper,
 }
 
 impl Component {
@@ -82,6 +97,7 @@ impl Component {
             Self::Applier => "applier",
             Self::Reader => "reader",
             Self::Acker => "acker",
+            Self::Keeper => "keeper",
         }
     }
 }
@@ -109,8 +125,13 @@ pub(crate) struct Board {
 
 impl Board {
     pub(crate) fn new(consumer_id: &str) -> Self {
-        let status =
-            Status { state: State::Starting, counts: Counts::default(), lag_entries: None };
+        let status = Status {
+            state: State::Starting,
+            counts: Counts::default(),
+            lag_entries: None,
+            held: Held::default(),
+            streams: 0,
+        };
         Self {
             consumer: consumer_id.to_owned(),
             waits: Mutex::default(),
@@ -139,6 +160,37 @@ impl Board {
         self.status.send_if_modified(|status| {
             let changed = status.lag_entries != entries;
             status.lag_entries = entries;
+            changed
+        });
+    }
+
+    /// A transaction failed and is tried again.
+    pub(crate) fn retried(&self) {
+        self.metrics.retries.increment(1);
+        self.count(|counts| counts.retries += 1);
+    }
+
+    /// How many streams this worker reads.
+    pub(crate) fn streams(&self, streams: usize) {
+        #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+        self.metrics.streams.set(streams as f64);
+        self.status.send_if_modified(|status| {
+            let changed = status.streams != streams;
+            status.streams = streams;
+            changed
+        });
+    }
+
+    /// What is held back.
+    pub(crate) fn held(&self, held: Held) {
+        #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+        {
+            self.metrics.parked_now.set(held.parked as f64);
+            self.metrics.dead_letters_open.set(held.dead_letters as f64);
+        }
+        self.status.send_if_modified(|status| {
+            let changed = status.held != held;
+            status.held = held;
             changed
         });
     }

@@ -1,6 +1,6 @@
-INSERT INTO outflow.position AS known (consumer_id, stream, entry_id, resume_id)
-SELECT $1::text, stream, entry_id, resume_id
-FROM unnest($2::text[], $3::text[], $4::text[]) AS reached (stream, entry_id, resume_id)
+INSERT INTO outflow.position AS known (consumer_id, stream, entry_id, resume_id, token)
+SELECT $1::text, stream, entry_id, resume_id, token
+FROM unnest($2::text[], $3::text[], $4::text[], $6::int8[]) AS reached (stream, entry_id, resume_id, token)
 WHERE $5::text IS NULL OR $5 = pg_current_xact_id()::text
 ORDER BY stream
 ON CONFLICT (consumer_id, stream) DO UPDATE
@@ -15,3 +15,5 @@ SET entry_id = CASE WHEN string_to_array(excluded.entry_id, '-')::numeric[]
                         OR string_to_array(excluded.resume_id, '-')::numeric[]
                            > string_to_array(known.resume_id, '-')::numeric[]
                       THEN now() ELSE known.updated_at END
+-- 0: workers that share the stream ask for no lease
+WHERE known.token = excluded.token OR excluded.token = 0

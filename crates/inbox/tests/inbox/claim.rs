@@ -5,6 +5,11 @@ use std::time::Duration;
 use crate::support::{Bed, gated, seen, start};
 use outflow_inbox::{ConsumerOptions, connect_no_tls};
 
+/// Only workers that share a stream can hold one entry at once.
+fn shared(bed: &Bed) -> ConsumerOptions {
+    ConsumerOptions { share_streams: true, ..bed.options() }
+}
+
 #[tokio::test]
 async fn c77_a_batch_that_is_claimed_while_it_is_applied_has_one_effect() {
     let mut bed = Bed::new().await;
@@ -21,14 +26,14 @@ async fn c77_a_batch_that_is_claimed_while_it_is_applied_has_one_effect() {
     let connect = connect_no_tls(&bed.postgres.url_as(&role, &bed.database.name));
     bed.add_many(1..=20, 1).await;
     let (slow, mut entered, gate) = gated();
-    let first = start(bed.options(), connect.clone(), slow);
+    let first = start(shared(&bed), connect.clone(), slow);
     assert_eq!(entered.recv().await, Some(20));
 
     let options = ConsumerOptions {
         worker: "worker-2".to_owned(),
         claim_interval: Duration::from_millis(10),
         claim_min_idle: Duration::from_millis(1),
-        ..bed.options()
+        ..shared(&bed)
     };
     let mut second = start(options, connect, seen());
     // the second one now waits for the first one's inbox rows
@@ -51,13 +56,13 @@ async fn c77_a_batch_that_rolls_back_is_applied_by_the_one_who_waited() {
     let mut bed = Bed::new().await;
     bed.add_many(1..=20, 1).await;
     let (slow, mut entered, _gate) = gated();
-    let first = bed.start(bed.options(), slow);
+    let first = bed.start(shared(&bed), slow);
     assert_eq!(entered.recv().await, Some(20));
     let options = ConsumerOptions {
         worker: "worker-2".to_owned(),
         claim_interval: Duration::from_millis(10),
         claim_min_idle: Duration::from_millis(1),
-        ..bed.options()
+        ..shared(&bed)
     };
     let mut second = bed.start(options, seen());
     bed.until_true(

@@ -80,9 +80,7 @@ async fn survives(point: &str, worker: &str) {
     let summary = running.stop().await;
     assert_eq!(summary.counts.conflicts, 0);
     bed.assert_exactly_once(60).await;
-    if worker == "worker-1" {
-        bed.assert_order_within_aggregates().await;
-    }
+    bed.assert_order_within_aggregates().await;
 }
 
 macro_rules! gaps {

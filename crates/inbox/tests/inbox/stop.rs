@@ -31,7 +31,8 @@ async fn a_stop_finishes_and_acknowledges_what_is_in_work() {
 #[tokio::test]
 async fn c80_a_stop_does_not_wait_for_a_blocking_read() {
     let mut bed = Bed::new().await;
-    let options = ConsumerOptions { block: Duration::from_secs(60), ..bed.options() };
+    let (block, lease) = (Duration::from_secs(60), Duration::from_secs(180));
+    let options = ConsumerOptions { block, lease, ..bed.options() };
     let mut running = bed.start(options, seen());
     bed.add_many(1..=1, 1).await;
     running.until(|counts| counts.acknowledged == 1).await;

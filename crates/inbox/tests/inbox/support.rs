@@ -19,9 +19,10 @@ use tokio_util::sync::CancellationToken;
 /// Long enough for a busy machine; no test waits for it unless it fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(crate) const MIGRATIONS: [&str; 2] = [
+pub(crate) const MIGRATIONS: [&str; 3] = [
     include_str!("../../../../sql/consumer/0001_inbox.sql"),
     include_str!("../../../../sql/consumer/0002_roles.sql"),
+    include_str!("../../../../sql/consumer/0003_attempts.sql"),
 ];
 pub(crate) const TURNOVER: &str = include_str!("../../../../sql/demo/consumer/0001_turnover.sql");
 pub(crate) const PROJECTION: &str = include_str!("../../../../sql/demo/consumer/projection.sql");
@@ -67,6 +68,8 @@ impl Bed {
             report_interval: Duration::from_millis(50),
             // no claims unless a test asks for them
             claim_interval: Duration::from_secs(3600),
+            attempt_first: Duration::from_millis(10),
+            attempt_longest: Duration::from_millis(100),
             retry_first: Duration::from_millis(10),
             retry_longest: Duration::from_millis(100),
             ..ConsumerOptions::default()
@@ -184,6 +187,26 @@ impl Bed {
         summary.0
     }
 
+    /// Entries that the group has not delivered; none after `XGROUP SETID` made that unknown.
+    pub(crate) async fn lag(&mut self) -> i64 {
+        let groups: redis::streams::StreamInfoGroupsReply = redis::cmd("XINFO")
+            .arg("GROUPS")
+            .arg(&self.stream)
+            .query_async(&mut self.redis)
+            .await
+            .unwrap();
+        let last: redis::streams::StreamInfoStreamReply = redis::cmd("XINFO")
+            .arg("STREAM")
+            .arg(&self.stream)
+            .query_async(&mut self.redis)
+            .await
+            .unwrap();
+        let behind = |group: &redis::streams::StreamInfoGroup| {
+            i64::from(group.last_delivered_id != last.last_generated_id)
+        };
+        groups.groups.iter().map(behind).sum()
+    }
+
     /// Reads as `worker` and never acknowledges, as a worker does that dies.
     pub(crate) async fn read_and_die(&mut self, worker: &str, count: usize) {
         let _: redis::Value = redis::cmd("XREADGROUP")
@@ -280,6 +303,11 @@ impl Running {
 
     pub(crate) async fn end(self) -> Result<Summary, Error> {
         tokio::time::timeout(PATIENCE, self.task).await.expect("it does not end").unwrap()
+    }
+
+    /// Whether it has ended by itself.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.task.is_finished()
     }
 
     /// Ends it without a stop, as a crash would.
