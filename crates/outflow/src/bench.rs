@@ -6,7 +6,7 @@
 //! | `drain` | a backlog into Redis, in alternation with `pg_recvlogical` into nothing |
 //! | `memory` | peak memory with one huge transaction, and while Redis stands still |
 //! | `latency` | from the acknowledged commit to the readable entry, open loop |
-//! | `inbox` | the consumer, in alternation with its own statements run from memory |
+//! | `inbox` | the consumer, in alternation with its own statements run from memory; with duplicates and refused events; with two workers |
 //! | `stage`, `broker`, `backlog` | servers, databases and backlogs to measure with |
 //! | `process`, `machine` | what `/proc` tells of a process and of the machine |
 //! | `figure`, `report`, `progress` | what is reported, and how |

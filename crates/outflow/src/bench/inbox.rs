@@ -11,6 +11,7 @@
 
 mod events;
 mod statements;
+mod variants;
 
 use std::time::Instant;
 
@@ -59,7 +60,9 @@ pub(super) async fn run(stage: &Stage, progress: &Progress) -> anyhow::Result<Ve
             } else {
                 progress.step(title("statements alone"), stage.options.inbox_events);
                 let client = stage.connect().await?;
-                bare.push(statements::run(client, &events, BATCH, PROJECTION, progress).await?);
+                bare.push(
+                    statements::run(client, (STREAM, &events), BATCH, PROJECTION, progress).await?,
+                );
             }
             verify(stage, events.len()).await?;
         }
@@ -72,8 +75,9 @@ pub(super) async fn run(stage: &Stage, progress: &Progress) -> anyhow::Result<Ve
             ));
         }
     }
-    empty(stage).await?;
-    Ok(summary(&runs, bare))
+    let mut figures = summary(&runs, bare);
+    figures.extend(variants::run(stage, &mut broker, &events, progress).await?);
+    Ok(figures)
 }
 
 fn summary(runs: &[Run], bare: Vec<f64>) -> Vec<Figure> {
@@ -93,7 +97,8 @@ fn summary(runs: &[Run], bare: Vec<f64>) -> Vec<Figure> {
 
 /// Empties what both write to.
 async fn empty(stage: &Stage) -> anyhow::Result<()> {
-    let sql = "TRUNCATE outflow.inbox, outflow.position, turnover; CHECKPOINT";
+    let sql = "TRUNCATE outflow.inbox, outflow.position, outflow.dead_letter, outflow.parked, outflow.worker, turnover; \
+               CHECKPOINT";
     Ok(stage.sql.batch_execute(sql).await?)
 }
 
@@ -123,7 +128,7 @@ async fn consumer_run(
     let mut patience = Patience::new();
     let mut began = None;
     let (since, before) = loop {
-        let group = group(broker, &name).await?;
+        let group = group(broker, STREAM, &name).await?;
         let (delivered, pending) = group.unwrap_or(("0-0".to_owned(), 0));
         if began.is_none() && delivered != "0-0" {
             began = Some((Instant::now(), cpu(consumer.pid())?));
@@ -158,9 +163,17 @@ fn watch(
 }
 
 /// The last id that the group has delivered, and how many entries are pending.
-async fn group(broker: &mut Broker, name: &str) -> anyhow::Result<Option<(String, usize)>> {
+async fn group(
+    broker: &mut Broker,
+    stream: &str,
+    name: &str,
+) -> anyhow::Result<Option<(String, usize)>> {
+    let exists: bool = redis::cmd("EXISTS").arg(stream).query_async(&mut broker.connection).await?;
+    if !exists {
+        return Ok(None);
+    }
     let reply: StreamInfoGroupsReply =
-        redis::cmd("XINFO").arg("GROUPS").arg(STREAM).query_async(&mut broker.connection).await?;
+        redis::cmd("XINFO").arg("GROUPS").arg(stream).query_async(&mut broker.connection).await?;
     let group = reply.groups.into_iter().find(|group| group.name == name);
     Ok(group.map(|group| (group.last_delivered_id, group.pending)))
 }

@@ -150,6 +150,37 @@ impl Stage {
         broker: &Broker,
         projection: &str,
     ) -> anyhow::Result<Program> {
+        let config = self.consumer_config(name, "worker-1", broker, projection)?;
+        self.outflow("outflow consume", "consume", name, &config)
+    }
+
+    /// `outflow consume` as a worker of the consumer `name` over streams of another prefix and number
+    /// of partitions. What is refused becomes a dead letter at once and holds nobody up.
+    pub(super) fn worker(
+        &self,
+        name: &str,
+        worker: &str,
+        broker: &Broker,
+        projection: &str,
+        (prefix, partitions): (&str, u32),
+    ) -> anyhow::Result<Program> {
+        let mut config = self.consumer_config(name, worker, broker, projection)?;
+        if let Some(toml::Value::Table(consumer)) = config.get_mut("consumer") {
+            consumer.insert("max_attempts".to_owned(), 1.into());
+            consumer.insert("on_failure".to_owned(), "skip".into());
+        }
+        let partitions = partitions.to_string();
+        set(&mut config, "sink", &[("stream_prefix", prefix), ("partitions", &partitions)]);
+        self.outflow("outflow consume", "consume", &format!("{name}-{worker}"), &config)
+    }
+
+    fn consumer_config(
+        &self,
+        name: &str,
+        worker: &str,
+        broker: &Broker,
+        projection: &str,
+    ) -> anyhow::Result<toml::Table> {
         let file = self.file("projection.sql");
         fs::write(&file, projection).with_context(|| file.display().to_string())?;
         let (url, redis) = (self.url(), broker.url());
@@ -157,7 +188,7 @@ impl Stage {
         let projection = file.display().to_string();
         let consumer = [
             ("id", name),
-            ("worker", "worker-1"),
+            ("worker", worker),
             ("url", &url),
             ("redis_url", &redis),
             ("projection", &projection),
@@ -168,7 +199,7 @@ impl Stage {
             consumer.insert("streams".to_owned(), vec![AGGREGATE_TYPE].into());
         }
         set(&mut config, "http", &[("listen", "")]);
-        self.outflow("outflow consume", "consume", name, &config)
+        Ok(config)
     }
 
     fn outflow(

@@ -17,7 +17,7 @@ const EVENT_TYPE: &str = "Posted";
 const TIME: &str = "2026-01-01T00:00:00.000000Z";
 
 /// An event with the texts of its entry.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Made {
     pub(super) id: EntryId,
     pub(super) event_id: String,
@@ -55,7 +55,7 @@ impl Made {
         }
     }
 
-    fn xadd(&self) -> redis::Cmd {
+    fn xadd(&self, stream: &str) -> redis::Cmd {
         let seq = self.seq.to_string();
         let event = EventRef {
             event_id: self.event_id.as_bytes(),
@@ -71,7 +71,7 @@ impl Made {
         let origin =
             Origin { position: self.position.as_bytes(), commit_time: Some(TIME.as_bytes()) };
         let mut command = redis::cmd("XADD");
-        command.arg(STREAM).arg(self.id.to_string());
+        command.arg(stream).arg(self.id.to_string());
         encode(&event, Some(origin), |name, value| {
             command.arg(name).arg(value);
         });
@@ -93,9 +93,19 @@ pub(super) fn make(count: u64) -> Vec<Made> {
     (0..count).map(Made::new).collect()
 }
 
-/// Writes the stream.
+/// Writes the stream of the other scenarios.
 pub(super) async fn fill(
     broker: &mut Broker,
+    events: &[Made],
+    progress: &Progress,
+) -> anyhow::Result<()> {
+    fill_stream(broker, STREAM, events, progress).await
+}
+
+/// Writes a stream.
+pub(super) async fn fill_stream(
+    broker: &mut Broker,
+    stream: &str,
     events: &[Made],
     progress: &Progress,
 ) -> anyhow::Result<()> {
@@ -103,7 +113,7 @@ pub(super) async fn fill(
     for chunk in events.chunks(PIPELINE) {
         let mut pipeline = redis::pipe();
         for event in chunk {
-            pipeline.add_command(event.xadd()).ignore();
+            pipeline.add_command(event.xadd(stream)).ignore();
         }
         pipeline.exec_async(&mut broker.connection).await.context("the stream cannot be filled")?;
         done += chunk.len() as u64;

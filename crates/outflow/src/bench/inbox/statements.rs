@@ -10,7 +10,6 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
 use super::super::progress::Progress;
-use super::super::stage::STREAM;
 use super::events::Made;
 
 const INSERT: &str = include_str!("../../../../inbox/src/sql/insert.sql");
@@ -26,6 +25,7 @@ struct Batch<'a> {
     inbox: Columns<'a>,
     projection: Columns<'a>,
     last: String,
+    stream: &'a str,
 }
 
 struct Columns<'a> {
@@ -46,7 +46,7 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn of(events: &[&'a Made]) -> Self {
+    fn of(stream: &'a str, events: &[&'a Made]) -> Self {
         let same = |text: &'a str| vec![text; events.len()];
         let column =
             |value: fn(&'a Made) -> &'a str| events.iter().map(|event| value(event)).collect();
@@ -62,7 +62,7 @@ impl<'a> Columns<'a> {
             headers: column(|event| &event.headers),
             time: same(Made::TIME),
             position: column(|event| &event.position),
-            stream: same(STREAM),
+            stream: same(stream),
             entry_id: events.iter().map(|event| event.id.to_string()).collect(),
             extra: same("{}"),
         }
@@ -70,19 +70,20 @@ impl<'a> Columns<'a> {
 }
 
 impl<'a> Batch<'a> {
-    fn of(events: &'a [Made]) -> Self {
+    fn of(stream: &'a str, events: &'a [Made]) -> Self {
         let stream_order: Vec<&Made> = events.iter().collect();
         let mut id_order = stream_order.clone();
         id_order.sort_unstable_by(|a, b| a.event_id.cmp(&b.event_id));
         let last = events.last().map_or(EntryId::ZERO, |event| event.id).to_string();
-        Self { inbox: Columns::of(&id_order), projection: Columns::of(&stream_order), last }
+        let inbox = Columns::of(stream, &id_order);
+        Self { inbox, projection: Columns::of(stream, &stream_order), last, stream }
     }
 }
 
-/// Applies `events` in batches; events a second.
+/// Applies the events of a stream in batches; events a second.
 pub(super) async fn run(
     mut client: Client,
-    events: &[Made],
+    (stream, events): (&str, &[Made]),
     batch: usize,
     projection: &str,
     progress: &Progress,
@@ -90,7 +91,8 @@ pub(super) async fn run(
     let insert = client.prepare(INSERT).await?;
     let projection = client.prepare(&format!("WITH {EVENTS} {projection}")).await?;
     let position = client.prepare(POSITION).await?;
-    let batches: Vec<Batch<'_>> = events.chunks(batch).map(Batch::of).collect();
+    let batches: Vec<Batch<'_>> =
+        events.chunks(batch).map(|events| Batch::of(stream, events)).collect();
     let since = Instant::now();
     for (index, batch) in batches.iter().enumerate() {
         apply(&mut client, batch, &insert, &projection, &position).await?;
@@ -142,8 +144,10 @@ async fn apply(
         &rows.extra,
     ];
     tx.execute(projection, &parameters).await?;
-    let (streams, last) = (vec![STREAM], vec![batch.last.as_str()]);
-    tx.execute(position, &[&CONSUMER, &streams, &last, &last, &Some(transaction)]).await?;
+    let (streams, last) = (vec![batch.stream], vec![batch.last.as_str()]);
+    let parameters: [&(dyn ToSql + Sync); 6] =
+        [&CONSUMER, &streams, &last, &last, &Some(transaction), &vec![0_i64]];
+    tx.execute(position, &parameters).await?;
     tx.commit().await?;
     Ok(())
 }
