@@ -21,6 +21,7 @@ Examples:
   outflow consume                                      apply, with outflow.toml
   outflow status --watch                               where everything stands
   outflow offsets                                      where the connector stood, and ways out of a refusal
+  outflow dead-letters                                 events that were set aside; retry or discard them
   outflow lab all                                      why there is an outbox at all, in eight steps
 
 Configuration: outflow.toml or --config FILE, then variables such as OUTFLOW_SOURCE__URL, then flags.
@@ -75,6 +76,7 @@ pub(crate) enum Command {
     Consume(crate::consume::Args),
     Status(crate::status::Args),
     Offsets(crate::offsets::Args),
+    DeadLetters(Box<crate::dead_letters::Args>),
     Bench(crate::bench::Args),
     Demo(crate::demo::Args),
     Lab(crate::lab::Args),
@@ -90,6 +92,7 @@ impl Command {
             Self::Consume(args) => crate::consume::run(args, global),
             Self::Status(args) => crate::status::run(args, global),
             Self::Offsets(args) => crate::offsets::run(args, global),
+            Self::DeadLetters(args) => crate::dead_letters::run(args, global),
             Self::Bench(args) => crate::bench::run(args, global),
             Self::Demo(args) => crate::demo::run(args),
             Self::Lab(args) => crate::lab::run(args),

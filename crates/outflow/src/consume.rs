@@ -16,8 +16,8 @@ use crate::http::{Health, Probe};
 /// Runs a consumer: applies events to a database, each exactly once
 ///
 /// The inbox and a projection, a file of SQL over the relation `events`, share one transaction. Several
-/// workers of one consumer share the work; give each its own consumer.worker. SIGTERM and SIGINT stop it in
-/// order, a second one at once.
+/// workers of one consumer share out its streams; each has its own consumer.worker. SIGTERM and SIGINT stop it
+/// in order, a second one at once.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -25,7 +25,7 @@ Examples:
   outflow consume --set consumer.worker=worker-2    a second worker
   outflow consume --consumer postgres://books@db/books --projection turnover.sql
 
-Exit codes: 0 stopped by a signal; 1 failed; 2 configuration.")]
+Exit codes: 0 stopped by a signal; 1 failed; 2 configuration; 3 refused, a person has to act.")]
 pub(crate) struct Args {
     /// Database with the inbox [default: consumer.url]
     #[arg(long, value_name = "URL")]
@@ -117,6 +117,7 @@ fn detail(status: &Status) -> serde_json::Value {
     serde_json::json!({
         "waiting_since": since,
         "lag_entries": status.lag_entries,
+        "streams": status.streams,
         "batches": counts.batches,
         "applied": counts.applied,
         "duplicates": counts.duplicates,
@@ -126,5 +127,13 @@ fn detail(status: &Status) -> serde_json::Value {
         "claimed": counts.claimed,
         "acknowledged": counts.acknowledged,
         "retries": counts.retries,
+        "failed": counts.failed,
+        "parked": counts.parked,
+        "dead": counts.dead,
+        "held": {
+            "parked_events": status.held.parked,
+            "open_dead_letters": status.held.dead_letters,
+            "oldest": status.held.oldest,
+        },
     })
 }

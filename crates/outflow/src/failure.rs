@@ -46,6 +46,10 @@ fn is_refusal(cause: &(dyn std::error::Error + 'static)) -> bool {
             cause.downcast_ref(),
             Some(outflow_relay::Error::Refused(_) | outflow_relay::Error::SinkRefused(_))
         )
+        || cause.downcast_ref().is_some_and(|error: &outflow_inbox::Error| {
+            error.retry() == outflow_inbox::Retry::Fatal
+                && !matches!(error, outflow_inbox::Error::Panicked(_))
+        })
 }
 
 /// The causes from the outermost to the innermost, each said once.
@@ -80,6 +84,10 @@ mod tests {
         let refused = outflow_relay::Error::Refused("slot".into());
         assert_eq!(code(&anyhow::Error::new(refused).context("relay")), REFUSED);
         assert_eq!(code(&anyhow::anyhow!("x")), FAILED);
+        let fatal = |advice| outflow_inbox::Error::Database { source: "gone".into(), advice };
+        assert_eq!(code(&anyhow::Error::new(fatal(Some("grant"))).context("consume")), REFUSED);
+        assert_eq!(code(&anyhow::Error::new(fatal(None))), FAILED);
+        assert_eq!(code(&anyhow::Error::new(outflow_inbox::Error::Panicked("reader"))), FAILED);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! | `init` | applies `sql/` to the databases |
 //! | `relay`, `consume` | run the connector and a consumer until a signal |
 //! | `status` | looks at everything from the outside |
+//! | `dead_letters` | lists what was set aside, has it tried again, or gives it up |
 //! | `offsets` | shows the stored offset and its history; resets it after a refusal |
 //! | `bench` | measures connector and consumer against the servers themselves |
 //! | `demo`, `oracle` | a tour on throwaway servers; an independent check of everything |
@@ -23,6 +24,7 @@ mod completions;
 mod config;
 mod consume;
 mod database;
+mod dead_letters;
 mod demo;
 mod failure;
 mod http;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use outflow_broker::Target;
-use outflow_inbox::{ConsumerOptions, Start};
+use outflow_inbox::{ConsumerOptions, OnFailure, OnGap, Start};
 use outflow_relay::config::{
     Column, ColumnNames, Durability, EntryIdMode, OffsetStoreKind, SnapshotMode, TableName,
 };
@@ -308,6 +308,19 @@ impl Consumer {
             ByteSize(default.batch_bytes),
             ByteSize::kib(1)..=ByteSize::mib(512),
         );
+        // with "none" several workers share a stream
+        let share_streams = read.choice("consumer.order", ("aggregate", false), &[("none", true)]);
+        let max_attempts = read.integer("consumer.max_attempts", default.max_attempts, 1..=1_000);
+        let on_failure = read.choice(
+            "consumer.on_failure",
+            ("park_aggregate", OnFailure::ParkAggregate),
+            &[("skip", OnFailure::Skip)],
+        );
+        let on_gap = read.choice(
+            "consumer.on_gap",
+            ("ignore", OnGap::Ignore),
+            &[("warn", OnGap::Warn), ("wait", OnGap::Wait)],
+        );
         let mut time = |key, default, least, most| read.duration(key, default, least..=most);
         let (ms, minute, hour, day) = (millis, seconds(60), seconds(3600), seconds(86_400));
         let options = ConsumerOptions {
@@ -316,6 +329,14 @@ impl Consumer {
             from,
             batch: usize::try_from(batch).unwrap_or(default.batch),
             batch_bytes,
+            lease: time("consumer.lease", default.lease, ms(500), hour),
+            share_streams,
+            max_attempts,
+            on_failure,
+            on_gap,
+            gap_wait: time("consumer.gap_wait", default.gap_wait, ms(1), day),
+            attempt_first: time("consumer.attempt_first", default.attempt_first, ms(1), day),
+            attempt_longest: time("consumer.attempt_longest", default.attempt_longest, ms(1), day),
             block: time("consumer.block", seconds(1), ms(1), minute),
             response_timeout: time(
                 "consumer.response_timeout",

@@ -148,6 +148,24 @@ impl Report {
     fn judge_consumer(&self, problems: &mut Vec<String>, notes: &mut Vec<String>) {
         let Some(part) = &self.consumer else { return };
         let Some(consumer) = part.found("consumer", problems) else { return };
+        if let Some(parked) = &consumer.oldest_parked {
+            problems.push(format!(
+                "consumer `{}` holds back {} events. The oldest is {} of {}/{} ({}, {} attempts){}",
+                consumer.id,
+                consumer.parked,
+                parked.event_id,
+                parked.aggregate_type,
+                parked.aggregate_id,
+                parked.cause,
+                parked.attempts,
+                parked.error.as_ref().map_or(String::new(), |error| format!(": {error}"))
+            ));
+        } else if consumer.parked > 0 {
+            notes.push(format!(
+                "consumer `{}` holds back {} events behind dead letters: see `outflow dead-letters`",
+                consumer.id, consumer.parked
+            ));
+        }
         for (count, what) in
             [(consumer.open_conflicts, "conflict"), (consumer.open_dead_letters, "dead letter")]
         {
@@ -225,6 +243,7 @@ impl Report {
         facts.add_row(["applied", &consumer.applied.to_string()]);
         facts.add_row(["open conflicts", &consumer.open_conflicts.to_string()]);
         facts.add_row(["open dead letters", &consumer.open_dead_letters.to_string()]);
+        facts.add_row(["held back", &consumer.parked.to_string()]);
     }
 
     fn show_streams(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -68,6 +68,8 @@ fn what_waits_for_a_person_is_a_note() {
         applied: 7,
         open_conflicts: 1,
         open_dead_letters: 2,
+        parked: 3,
+        oldest_parked: None,
         positions: Vec::new(),
     };
     let broker = Ok(stream(vec![group(0, Some(0), Some(1))]));
@@ -76,5 +78,33 @@ fn what_waits_for_a_person_is_a_note() {
     let shown = report.to_string();
     assert!(shown.contains("has 1 open conflict\n"), "{shown}");
     assert!(shown.contains("has 2 open dead letters\n"), "{shown}");
+    assert!(shown.contains("holds back 3 events behind dead letters"), "{shown}");
     assert!(shown.contains("0/5:0"), "{shown}");
+}
+
+#[test]
+fn an_event_that_fails_again_and_again_is_a_problem_with_its_error() {
+    let oldest = super::consumer::Parked {
+        event_id: "e1".into(),
+        aggregate_type: "order".into(),
+        aggregate_id: "7".into(),
+        cause: "failed".into(),
+        attempts: 3,
+        error: Some("no_one".into()),
+    };
+    let consumer = Consumer {
+        id: "books".into(),
+        applied: 7,
+        open_conflicts: 0,
+        open_dead_letters: 0,
+        parked: 2,
+        oldest_parked: Some(oldest),
+        positions: Vec::new(),
+    };
+    let broker = Ok(stream(vec![group(0, Some(0), Some(1))]));
+    let report = Report::new(&config(), None, (Ok(None), broker), Some(Ok(consumer)), None);
+    assert!(!report.healthy);
+    let shown = report.to_string();
+    let expected = "consumer `books` holds back 2 events. The oldest is e1 of order/7 (failed, 3 attempts): no_one";
+    assert!(shown.contains(expected), "{shown}");
 }

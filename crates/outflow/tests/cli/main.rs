@@ -10,6 +10,7 @@
 )]
 
 mod command_line;
+mod dead_letters;
 mod init;
 mod running;
 mod settings;
