@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use outflow_broker::Connection;
 use outflow_event::EntryId;
 use redis::RedisResult;
@@ -10,6 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::backoff::Backoff;
 use crate::broker::{self, Broker};
+use crate::config::ConsumerConfig;
 use crate::consumer::Shared;
 use crate::delivery::{Batch, StreamIds};
 use crate::error::{Error, Retry};
@@ -82,21 +84,18 @@ impl Acker {
         }
     }
 
-    /// Everything in one round trip.
+    /// Everything in one round trip; in a cluster in one for each slot, side by side.
     async fn try_acknowledge(&mut self, batches: &[Arc<Vec<StreamIds>>]) -> RedisResult<u64> {
         let config = self.shared.config.clone();
-        let mut pipe = redis::pipe();
-        for StreamIds { stream, ids, .. } in batches.iter().flat_map(|batch| batch.iter()) {
-            let Some(key) = config.streams.get(*stream) else { continue };
-            for ids in ids.chunks(CHUNK) {
-                let command = pipe.cmd("XACK").arg(key).arg(&config.consumer_id);
-                for id in ids {
-                    command.arg(id.to_string());
-                }
-            }
-        }
-        let counts: Vec<u64> = pipe.query_async(self.connection().await?).await?;
-        Ok(counts.iter().sum())
+        let connection = self.connection().await?.clone();
+        let all = batches.iter().flat_map(|batch| batch.iter());
+        let keys = config.streams.iter().map(String::as_str).enumerate();
+        let acknowledged = self.broker.together(keys).into_iter().map(|streams| {
+            let ids = all.clone().filter(move |ids| streams.contains(&ids.stream));
+            acknowledge(connection.clone(), &config, ids)
+        });
+        let counts = join_all(acknowledged.collect::<Vec<_>>()).await;
+        counts.into_iter().sum()
     }
 
     fn count(&self, batches: &[Arc<Vec<StreamIds>>], acknowledged: u64) {
@@ -152,4 +151,27 @@ impl Acker {
             redis::RedisError::from((redis::ErrorKind::Io, "no connection to Redis"))
         })
     }
+}
+
+/// XACK of entries whose streams may stand in one pipeline. Returns how many were pending.
+async fn acknowledge(
+    mut connection: Connection,
+    config: &ConsumerConfig,
+    ids: impl Iterator<Item = &StreamIds>,
+) -> RedisResult<u64> {
+    let mut pipe = redis::pipe();
+    for StreamIds { stream, ids, .. } in ids {
+        let Some(key) = config.streams.get(*stream) else { continue };
+        for ids in ids.chunks(CHUNK) {
+            let command = pipe.cmd("XACK").arg(key).arg(&config.consumer_id);
+            for id in ids {
+                command.arg(id.to_string());
+            }
+        }
+    }
+    if pipe.is_empty() {
+        return Ok(0);
+    }
+    let counts: Vec<u64> = pipe.query_async(&mut connection).await?;
+    Ok(counts.iter().sum())
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use outflow_broker::{Connection, Target};
+use outflow_broker::{Connection, Slot, Target};
 use outflow_event::EntryId;
 use redis::{RedisError, RedisResult, Value};
 
@@ -71,6 +71,22 @@ impl Broker {
         Self { target, response_timeout }
     }
 
+    /// The keys, by index, that may stand together in one command or pipeline: all of them, or in
+    /// a cluster those of one slot.
+    pub(crate) fn together<'a>(
+        &self,
+        keys: impl Iterator<Item = (usize, &'a str)>,
+    ) -> Vec<Vec<usize>> {
+        if !self.target.is_cluster() {
+            return vec![keys.map(|(index, _)| index).collect()];
+        }
+        let mut by_slot = HashMap::<Slot, Vec<usize>>::new();
+        for (index, key) in keys {
+            by_slot.entry(Slot::for_key(key)).or_default().push(index);
+        }
+        by_slot.into_values().collect()
+    }
+
     /// A connection whose replies may take `beyond` longer than usual, because a command blocks.
     ///
     /// A client that gives up in the same moment in which the server answers leaves entries
@@ -122,13 +138,11 @@ pub(crate) async fn read_raw(
     streams: &[String],
     entries: &mut [MalformedEntry],
 ) -> RedisResult<()> {
-    let mut pipe = redis::pipe();
-    for entry in entries.iter() {
+    for entry in entries.iter_mut() {
         let id = entry.id.to_string();
-        pipe.cmd("XRANGE").arg(streams.get(entry.stream)).arg(&id).arg(&id);
-    }
-    let found: Vec<Value> = pipe.query_async(connection).await?;
-    for (entry, found) in entries.iter_mut().zip(found) {
+        let mut range = redis::cmd("XRANGE");
+        range.arg(streams.get(entry.stream)).arg(&id).arg(&id);
+        let found: Value = range.query_async(connection).await?;
         let records = reply::records(found).ok_or_else(|| reply::unexpected("XRANGE"))?;
         let fields = records.into_iter().next().and_then(|record| record.fields);
         // deleted in the meantime: the reason and the id are kept

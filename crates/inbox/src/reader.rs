@@ -2,6 +2,7 @@
 //! workers left behind.
 
 mod pending;
+mod spread;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -204,6 +205,13 @@ impl Reader {
         let until_claim = self.claim.due.saturating_duration_since(Instant::now());
         // BLOCK 0 would wait for ever
         let block = self.config().block.min(until_claim).max(Duration::from_millis(1));
+        let keys = self.held.iter().filter_map(|(stream, _)| {
+            Some((*stream, self.config().streams.get(*stream)?.as_str()))
+        });
+        let together = self.broker.together(keys);
+        if together.len() > 1 {
+            return self.poll(redis, &together, block).await;
+        }
         let mut command = self.xreadgroup();
         command.arg("BLOCK").arg(u64::try_from(block.as_millis()).unwrap_or(u64::MAX));
         command.arg("STREAMS");

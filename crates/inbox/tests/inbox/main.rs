@@ -13,6 +13,7 @@
 mod apply;
 mod attempts;
 mod claim;
+mod cluster;
 mod crash;
 mod dead_letters;
 mod failure;

@@ -1,0 +1,59 @@
+//! Reading streams of several slots of a cluster.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use outflow_broker::Connection;
+use redis::Value;
+
+use super::{End, Read, Reader};
+
+/// Pauses between two rounds that find nothing: doubling, so that an idle consumer costs little and
+/// a busy one waits for nothing.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+impl Reader {
+    /// What is new in `slots`, the streams of one slot each, for at most `longest`.
+    ///
+    /// One command cannot wait for streams of several slots (Redis documentation, "Redis cluster
+    /// specification", "Implemented subset"), and commands that wait would hold up each other on
+    /// the connection to a node: so all slots are asked at once, and again after a pause.
+    pub(super) async fn poll(
+        &self,
+        redis: &Connection,
+        slots: &[Vec<usize>],
+        longest: Duration,
+    ) -> Result<Read, End> {
+        let until = Instant::now() + longest;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let asked = slots.iter().map(|streams| self.ask(redis.clone(), streams));
+            let mut read = Read::new();
+            for reply in join_all(asked).await {
+                read.extend(self.by_index(reply?)?);
+            }
+            fail::fail_point!("inbox::after_read");
+            if !read.is_empty() || Instant::now() >= until || self.stop.is_cancelled() {
+                return Ok(read);
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.stop.cancelled() => {}
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn ask(&self, mut redis: Connection, streams: &[usize]) -> redis::RedisResult<Value> {
+        let mut command = self.xreadgroup();
+        command.arg("STREAMS");
+        for stream in streams {
+            command.arg(self.config().streams.get(*stream));
+        }
+        for _ in streams {
+            command.arg(">");
+        }
+        command.query_async(&mut redis).await
+    }
+}
