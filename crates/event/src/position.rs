@@ -107,6 +107,26 @@ impl EntryId {
         Ok(Self { major: u64::from(epoch.0) << LSN_BITS | lsn, minor: position.index })
     }
 
+    /// The highest id below this one; zero has none and stays.
+    #[must_use]
+    pub const fn before(self) -> Self {
+        match (self.minor.checked_sub(1), self.major.checked_sub(1)) {
+            (Some(minor), _) => Self { major: self.major, minor },
+            (None, Some(major)) => Self { major, minor: u64::MAX },
+            (None, None) => Self::ZERO,
+        }
+    }
+
+    /// The lowest id above this one; the last one has none and stays.
+    #[must_use]
+    pub const fn after(self) -> Self {
+        match (self.minor.checked_add(1), self.major.checked_add(1)) {
+            (Some(minor), _) => Self { major: self.major, minor },
+            (None, Some(major)) => Self { major, minor: 0 },
+            (None, None) => self,
+        }
+    }
+
     /// The epoch and position that this id was made of.
     ///
     /// Only meaningful for ids that [`EntryId::at`] made; an id that Redis made from its clock
@@ -185,6 +205,16 @@ mod tests {
         );
         assert_eq!(Epoch(255).next(), Err(PositionError::EpochsExhausted));
         assert_eq!(Epoch(0).next(), Ok(Epoch(1)));
+    }
+
+    #[test]
+    fn every_id_but_the_first_and_the_last_has_neighbours() {
+        let id = |major, minor| EntryId { major, minor };
+        let last = id(u64::MAX, u64::MAX);
+        for (low, high) in [(id(7, 2), id(7, 3)), (id(6, u64::MAX), id(7, 0))] {
+            assert_eq!((low.after(), high.before()), (high, low));
+        }
+        assert_eq!((EntryId::ZERO.before(), last.after()), (EntryId::ZERO, last));
     }
 
     #[test]
