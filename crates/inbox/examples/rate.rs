@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use outflow_inbox::{Consumer, ConsumerOptions, SqlProjection, connect_no_tls};
+use outflow_inbox::{Consumer, ConsumerOptions, SqlProjection, Start, connect_no_tls};
 use outflow_sandbox::{Postgres, Redis};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, NoTls};
@@ -194,6 +194,7 @@ async fn consumer(
         consumer_id: url.rsplit('/').next().unwrap_or_default().to_owned(),
         redis: redis.url().parse()?,
         streams: vec![STREAM.to_owned()],
+        from: Some(Start::Beginning),
         batch,
         ..ConsumerOptions::default()
     };

@@ -30,13 +30,15 @@ const CAREFUL: u32 = 100;
 pub(crate) struct Applier<H> {
     pub(crate) shared: Arc<Shared>,
     connect: Connect,
-    handler: H,
+    pub(crate) handler: H,
     pub(crate) session: Option<Session>,
     pub(crate) stop: CancellationToken,
     stored_resume: Vec<EntryId>,
     /// So many more batches are applied with care.
     careful: u32,
     pub(crate) rounds: Rounds,
+    /// When to look for replacements that somebody asked for.
+    pub(crate) replacements_due: Instant,
 }
 
 /// What has become of a batch.
@@ -57,8 +59,18 @@ impl<H: Handler> Applier<H> {
         stop: CancellationToken,
     ) -> Self {
         let stored_resume = vec![EntryId::ZERO; shared.streams.len()];
-        let rounds = Rounds::new();
-        Self { shared, connect, handler, session: None, stop, stored_resume, careful: 0, rounds }
+        let (rounds, replacements_due) = (Rounds::new(), Instant::now());
+        Self {
+            shared,
+            connect,
+            handler,
+            session: None,
+            stop,
+            stored_resume,
+            careful: 0,
+            rounds,
+            replacements_due,
+        }
     }
 
     /// Applies until the reader has ended and its last batch is done. Returns itself for
@@ -78,6 +90,7 @@ impl<H: Handler> Applier<H> {
             if self.rounds.is_due() && !self.stop.is_cancelled() {
                 self.round().await?;
             }
+            self.replacements().await?;
             let batch = tokio::select! {
                 biased;
                 batch = batches.recv() => batch,

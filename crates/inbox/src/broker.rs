@@ -118,6 +118,18 @@ pub(crate) async fn create_group(
     }
 }
 
+/// XGROUP SETID: the group goes on after `after`.
+pub(crate) async fn set_group(
+    connection: &mut Connection,
+    stream: &str,
+    group: &str,
+    after: EntryId,
+) -> RedisResult<()> {
+    let mut command = redis::cmd("XGROUP");
+    command.arg("SETID").arg(stream).arg(group).arg(after.to_string());
+    command.exec_async(connection).await
+}
+
 /// The stream's last id; zero where there is no stream.
 pub(crate) async fn last_generated_id(
     connection: &mut Connection,

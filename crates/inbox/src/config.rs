@@ -1,37 +1,68 @@
 //! Options as they are written, and the configuration that they make once every value is checked.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use outflow_broker::Target;
-use outflow_event::EntryId;
+use outflow_event::{EntryId, Position};
 
 use crate::error::ConfigError;
+use crate::time::{micros_since_epoch, rfc3339};
 
-/// Where a consumer that has no stored position begins to read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Where a consumer begins in a stream that it has no stored position for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// The first entry that the stream still holds.
-    #[default]
+    /// The first entry that the stream still holds: a full re-projection.
     Beginning,
     /// Entries added from now on.
     Now,
     /// The entry after this id.
     After(EntryId),
+    /// The entry after the one at this position, in the stream's present epoch.
+    Position(Position),
+    /// The first entry whose transaction committed at this time or later, by the source's clock.
+    Time(SystemTime),
+}
+
+impl std::fmt::Display for Start {
+    /// Writes the form that `FromStr` reads.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Beginning => f.write_str("beginning"),
+            Self::Now => f.write_str("now"),
+            Self::After(id) => id.fmt(f),
+            Self::Position(position) => position.fmt(f),
+            Self::Time(time) => {
+                let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+                f.write_str(&rfc3339(i64::try_from(since.as_micros()).unwrap_or(i64::MAX)))
+            }
+        }
+    }
 }
 
 impl std::str::FromStr for Start {
     type Err = ConfigError;
 
-    /// Reads `beginning`, `now` or an entry id.
+    /// Reads `beginning`, `now`, a position, a time in UTC (RFC 3339, with a `Z`) or an entry id.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let time = || {
+            let micros = u64::try_from(micros_since_epoch(text)?).ok()?;
+            Some(Self::Time(UNIX_EPOCH + Duration::from_micros(micros)))
+        };
         match text {
             "beginning" => Ok(Self::Beginning),
             "now" => Ok(Self::Now),
-            id => id.parse().map(Self::After).map_err(|_| ConfigError {
-                key: "from",
-                value: format!("\"{id}\""),
-                allowed: "expected \"beginning\", \"now\" or an entry id such as 1526919030474-55",
-            }),
+            text => text
+                .parse()
+                .map(Self::After)
+                .ok()
+                .or_else(|| text.parse().map(Self::Position).ok())
+                .or_else(time)
+                .ok_or_else(|| ConfigError {
+                    key: "from",
+                    value: format!("\"{text}\""),
+                    allowed: "expected \"beginning\", \"now\", a position such as 0/16B3748:3, a time \
+                              such as 2026-01-31T12:00:00Z or an entry id such as 1526919030474-55",
+                }),
         }
     }
 }
@@ -81,8 +112,10 @@ pub struct ConsumerOptions {
     pub redis: Target,
     /// Keys of the streams to read (`StreamNaming::keys` of the event crate).
     pub streams: Vec<String>,
-    /// Where to begin when neither the database nor Redis knows the consumer.
-    pub from: Start,
+    /// Where to begin in streams that the consumer's database has no position for. Streams that are
+    /// empty need no answer; with `None`, ones that hold entries already are refused
+    /// ([`Error::StartNeeded`](crate::Error::StartNeeded)).
+    pub from: Option<Start>,
     /// Most entries of one transaction.
     pub batch: usize,
     /// Bytes of one transaction to aim at: large entries are read in smaller batches.
@@ -135,7 +168,7 @@ impl Default for ConsumerOptions {
             worker: "worker-1".to_owned(),
             redis: Target::default(),
             streams: Vec::new(),
-            from: Start::Beginning,
+            from: None,
             batch: 1_000,
             batch_bytes: 16 << 20,
             block: Duration::from_secs(2),
@@ -315,10 +348,13 @@ mod tests {
     }
 
     #[test]
-    fn a_start_is_a_word_or_an_id() {
+    fn a_start_is_a_word_a_place_or_a_time() {
         assert_eq!("beginning".parse(), Ok(Start::Beginning));
         assert_eq!("now".parse(), Ok(Start::Now));
         assert_eq!("5-1".parse(), Ok(Start::After(EntryId { major: 5, minor: 1 })));
         assert_eq!("$".parse::<Start>().unwrap_err().key, "from");
+        for text in ["beginning", "now", "5-1", "0/16B3748:3", "2026-01-31T12:00:00Z"] {
+            assert_eq!(text.parse::<Start>().unwrap().to_string(), text);
+        }
     }
 }

@@ -21,8 +21,16 @@ pub struct Delivery {
     /// The entry.
     pub entry: Entry,
     form: PayloadForm,
+    /// What it replaces, where a person decided so.
+    replaced: Option<Replaced>,
     /// Place in its batch: the order in which the streams held the entries.
     pub(crate) ordinal: usize,
+}
+
+/// The event that another one takes the place of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Replaced {
+    payload: Option<Vec<u8>>,
 }
 
 /// How a payload is stored and compared.
@@ -48,7 +56,26 @@ impl Delivery {
             Some(Ok(text)) if !text.contains('\0') => PayloadForm::Text,
             Some(_) => PayloadForm::Bytes,
         };
-        Self { stream, entry, form, ordinal: 0 }
+        Self { stream, entry, form, replaced: None, ordinal: 0 }
+    }
+
+    /// The delivery of an event that takes the place of one with the same id, which had `payload`.
+    pub(crate) fn replacement(stream: Arc<str>, entry: Entry, payload: Option<Vec<u8>>) -> Self {
+        Self { replaced: Some(Replaced { payload }), ..Self::new(stream, entry) }
+    }
+
+    /// Whether a person decided that this event takes the place of another one with the same id, whose
+    /// effect the projection already has (`outflow conflicts resolve replace`).
+    #[must_use]
+    pub fn is_replacement(&self) -> bool {
+        self.replaced.is_some()
+    }
+
+    /// The payload of the event that this one takes the place of: what a projection needs to take its
+    /// effect back. As PostgreSQL prints it where it is JSON.
+    #[must_use]
+    pub fn replaced_payload(&self) -> Option<&[u8]> {
+        self.replaced.as_ref()?.payload.as_deref()
     }
 
     /// The payload where `jsonb` can hold it.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::start::StartNeeded;
+
 /// Whether trying again can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retry {
@@ -38,6 +40,9 @@ pub enum Error {
         /// What to do, where waiting does not help.
         advice: Option<&'static str>,
     },
+    /// Nobody said where a consumer begins that is new to streams with entries.
+    #[error("{0}")]
+    StartNeeded(Box<StartNeeded>),
     /// The projection cannot be used as it is.
     #[error(transparent)]
     Projection(#[from] crate::projection::ProjectionError),
@@ -70,6 +75,7 @@ impl Error {
             Self::Redis { .. }
             | Self::Database { .. }
             | Self::Config(_)
+            | Self::StartNeeded(_)
             | Self::Projection(_)
             | Self::NameTaken { .. }
             | Self::Panicked(_) => Retry::Fatal,

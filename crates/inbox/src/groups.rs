@@ -6,9 +6,10 @@ use outflow_broker::Connection;
 use outflow_event::EntryId;
 
 use crate::broker;
-use crate::config::{ConsumerConfig, Start};
+use crate::config::ConsumerConfig;
 use crate::database::{self, Connect, statement_failed};
 use crate::error::Error;
+use crate::start::{self, StartNeeded};
 
 const KNOWN: &str = include_str!("sql/known.sql");
 
@@ -29,7 +30,8 @@ struct Known {
 /// A group is created at the position stored with the inbox: never at the stream's end, which would
 /// skip what came meanwhile, and not at its beginning, which may hold what the inbox has forgotten.
 /// Only a consumer without a stored position begins where its configuration says, and stores that
-/// first, so that a group lost before the first event is rebuilt there too.
+/// first, so that a group lost before the first event is rebuilt there too. Where the stream holds
+/// entries already and the configuration says nothing, that is for a person to decide.
 pub(crate) async fn ensure(
     config: &ConsumerConfig,
     connect: &Connect,
@@ -83,24 +85,65 @@ async fn positions(
     let missing: Vec<&String> =
         config.streams.iter().filter(|stream| !known.contains_key(*stream)).collect();
     if !missing.is_empty() {
-        let mut starts = Vec::with_capacity(missing.len());
-        for stream in &missing {
-            let start = match config.from {
-                Start::Beginning => EntryId::ZERO,
-                Start::After(id) => id,
-                Start::Now => {
-                    broker::last_generated_id(redis, stream).await.map_err(broker::failed)?
-                }
-            };
-            starts.push(start.to_string());
-        }
-        client
-            .execute(BEGIN, &[&config.consumer_id, &missing, &starts])
-            .await
-            .map_err(statement_failed)?;
+        begin(config, &client, redis, &missing).await?;
         known = select(&client, &config.consumer_id).await?;
     }
     Ok(known)
+}
+
+/// Stores where the consumer begins in streams that it is new to.
+async fn begin(
+    config: &ConsumerConfig,
+    client: &tokio_postgres::Client,
+    redis: &mut Connection,
+    missing: &[&String],
+) -> Result<(), Error> {
+    let group = config.consumer_id.as_str();
+    let mut starts = Vec::with_capacity(missing.len());
+    let mut undecided = Vec::new();
+    for stream in missing {
+        let held = start::held(redis, stream, group).await.map_err(broker::failed)?;
+        match (held, config.from) {
+            (None, _) => starts.push((*stream, EntryId::ZERO, None)),
+            (Some(held), None) => undecided.push(held),
+            (Some(held), Some(from)) => {
+                let after = start::resolve(redis, &held, from).await?;
+                starts.push((*stream, after, Some((from, held))));
+            }
+        }
+    }
+    if !undecided.is_empty() {
+        let needed = StartNeeded { consumer_id: group.to_owned(), streams: undecided };
+        return Err(Error::StartNeeded(Box::new(needed)));
+    }
+    let streams: Vec<&String> = starts.iter().map(|(stream, ..)| *stream).collect();
+    let ids: Vec<String> = starts.iter().map(|(_, after, _)| after.to_string()).collect();
+    let begun = client.query(BEGIN, &[&group, &streams, &ids]).await.map_err(statement_failed)?;
+    let begun: Vec<String> = begun.iter().map(|row| row.get(0)).collect();
+    for (stream, after, decided) in starts {
+        let Some((from, held)) = decided.filter(|_| begun.contains(stream)) else { continue };
+        start::announce(group, from, &held, after);
+        if held.has_group {
+            adjust(redis, stream, group, after).await.map_err(broker::failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sets a group that was there before the database knew of the consumer to where the consumer begins:
+/// what it has acknowledged was not applied here.
+async fn adjust(
+    redis: &mut Connection,
+    stream: &str,
+    group: &str,
+    after: EntryId,
+) -> redis::RedisResult<()> {
+    let Some(progress) = broker::progress(redis, stream, group).await? else { return Ok(()) };
+    let (low, high) = (after.min(progress.done), after.max(progress.done));
+    if start::page(redis, stream, low, high, 1).await?.is_empty() {
+        return Ok(());
+    }
+    broker::set_group(redis, stream, group, after).await
 }
 
 async fn select(

@@ -23,15 +23,22 @@
 //! | `round` | events that are due: another attempt, or free to go on |
 //! | `statements` | the inbox's SQL |
 //! | `groups` | groups, created and rebuilt at the stored position |
+//! | `lost` | entries that the stream lost before they were applied |
+//! | `replace` | conflicts settled by applying the other event |
+//! | `start` | where a new consumer begins |
+//! | [`conflicts`] | conflicts, looked at and settled |
 //! | [`handler`] | [`Handler`]: what Rust users implement |
 //! | [`projection`] | [`SqlProjection`]: a projection that is a file of SQL |
 //! | [`dead_letters`] | list, retry and discard what was set aside |
+//! | [`retention`] | removes what cannot come again |
+//! | [`testkit`] | for tests of handlers |
 //! | [`status`] | why it stands still |
 //! | [`metrics`] | names of the metrics |
 //!
 //! The tables are in `sql/consumer`, one file after the other, to be read before they are run.
 
 pub mod config;
+pub mod conflicts;
 pub mod consumer;
 pub mod database;
 pub mod dead_letters;
@@ -39,7 +46,9 @@ pub mod error;
 pub mod handler;
 pub mod metrics;
 pub mod projection;
+pub mod retention;
 pub mod status;
+pub mod testkit;
 
 mod acker;
 mod applier;
@@ -55,13 +64,16 @@ mod groups;
 mod json;
 mod keeper;
 mod lease;
+mod lost;
 mod pace;
 mod parking;
 mod reader;
+mod replace;
 mod reply;
 mod report;
 mod round;
 mod sequence;
+mod start;
 mod statements;
 mod time;
 
@@ -74,4 +86,5 @@ pub use delivery::Delivery;
 pub use error::{ConfigError, Error, Retry};
 pub use handler::{Handler, HandlerError};
 pub use projection::{ProjectionError, SqlProjection};
+pub use start::{HeldStream, StartNeeded};
 pub use status::{Counts, Held, State, Status};

@@ -12,9 +12,12 @@ pub const APPLIED_TOTAL: &str = "outflow_events_applied_total";
 pub const DUPLICATES_TOTAL: &str = "outflow_duplicates_total";
 /// Deliveries of a known event id with another payload.
 pub const CONFLICTS_TOTAL: &str = "outflow_conflicts_total";
+/// Conflicts that were settled by applying the event that had been refused.
+pub const REPLACED_TOTAL: &str = "outflow_conflicts_replaced_total";
 /// Entries that are not events of outflow and became dead letters.
 pub const MALFORMED_TOTAL: &str = "outflow_entries_malformed_total";
-/// Entries that were trimmed or deleted while they were pending: lost before they were applied.
+/// Entries that were trimmed or deleted before they were applied, pending ones and ones that were never
+/// delivered.
 pub const LOST_TOTAL: &str = "outflow_entries_lost_total";
 /// Entries taken over from other workers.
 pub const CLAIMED_TOTAL: &str = "outflow_entries_claimed_total";
@@ -40,6 +43,8 @@ pub const OPEN_DEAD_LETTERS: &str = "outflow_open_dead_letters";
 pub const GROUPS_REBUILT_TOTAL: &str = "outflow_groups_rebuilt_total";
 /// Streams that this worker reads.
 pub const STREAMS_HELD: &str = "outflow_streams_held";
+/// Rows that retention removed from the consumer's tables.
+pub const REMOVED_TOTAL: &str = "outflow_retention_rows_removed_total";
 /// Entries that the group has not delivered yet, plus those pending.
 pub const LAG_ENTRIES: &str = "outflow_consumer_lag_entries";
 /// Age of the newest applied event at the moment of its commit, from its own commit time.
@@ -49,11 +54,17 @@ pub const TRANSACTION_SECONDS: &str = "outflow_apply_transaction_seconds";
 /// 1 while the component stands still (`component` says which), else 0.
 pub const WAITING: &str = "outflow_consumer_waiting";
 
+/// Rows that retention removed.
+pub(crate) fn removed(consumer_id: &str, rows: u64) {
+    metrics::counter!(REMOVED_TOTAL, "consumer" => consumer_id.to_owned()).increment(rows);
+}
+
 /// The handles of one consumer, resolved once.
 pub(crate) struct Metrics {
     pub(crate) applied: Counter,
     pub(crate) duplicates: Counter,
     pub(crate) conflicts: Counter,
+    pub(crate) replaced: Counter,
     pub(crate) malformed: Counter,
     pub(crate) lost: Counter,
     pub(crate) claimed: Counter,
@@ -83,6 +94,7 @@ impl Metrics {
             applied: counter(APPLIED_TOTAL),
             duplicates: counter(DUPLICATES_TOTAL),
             conflicts: counter(CONFLICTS_TOTAL),
+            replaced: counter(REPLACED_TOTAL),
             malformed: counter(MALFORMED_TOTAL),
             lost: counter(LOST_TOTAL),
             claimed: counter(CLAIMED_TOTAL),

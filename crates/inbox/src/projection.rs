@@ -19,6 +19,8 @@
 //! | `commit_time` | timestamptz | NULL from the polling relay |
 //! | `stream`, `entry_id` | text | the delivery |
 //! | `extra` | jsonb | further fields of the entry, as an object of strings |
+//! | `is_replacement` | boolean | a person decided that it takes the place of another event with its id |
+//! | `replaced_payload` | jsonb | of that other event, whose effect is to be taken back; else NULL |
 
 mod relation;
 mod split;

@@ -23,6 +23,7 @@ use crate::delivery::{Batch, Delivery, MalformedEntry, StreamIds, unstorable};
 use crate::error::Error;
 use crate::groups;
 use crate::lease::Held;
+use crate::lost::{self, Place};
 use crate::pace::Pace;
 use crate::reply::{self, Record};
 use crate::statements::InboxRows;
@@ -43,6 +44,8 @@ pub(crate) struct Reader {
     claim: Claim,
     /// The streams of the read that is under way.
     held: Vec<Held>,
+    /// The end of the last gap that was named, by stream.
+    gaps: Vec<EntryId>,
 }
 
 /// Where the round over the pending lists of all streams stands.
@@ -87,7 +90,8 @@ impl Reader {
         let config = &shared.config;
         let pace = Pace::new(config.batch, config.batch_bytes, config.streams.len());
         let claim = Claim { due: Instant::now() + config.claim_interval, at: None };
-        Self { shared, broker, connect, batches, stop, pace, claim, held: Vec::new() }
+        let gaps = vec![EntryId::ZERO; config.streams.len()];
+        Self { shared, broker, connect, batches, stop, pace, claim, held: Vec::new(), gaps }
     }
 
     fn config(&self) -> &ConsumerConfig {
@@ -131,6 +135,8 @@ impl Reader {
         };
         self.shared.raise_resume(&resume);
         self.shared.board.moving(Component::Reader);
+        // before anything is read: what is read moves the group on, over what is missing
+        self.look_for_gaps(&mut redis).await;
         // a connection that was lost may have taken replies with it: what they held is pending
         self.shared.leases.take_over_again();
         self.shared.leases.want();
@@ -174,6 +180,9 @@ impl Reader {
                 self.reap(redis, stream).await;
             }
             self.claim_went_on(stream, next);
+            if self.claim.at.is_none() {
+                self.look_for_gaps(redis).await;
+            }
             return self.send_again(redis, permit, stream, records).await;
         }
         let read = self.read_new(redis, client_id).await?;
@@ -262,6 +271,30 @@ impl Reader {
         self.claim.at
     }
 
+    /// Names entries that went before they were delivered. Best effort: the next round looks again.
+    async fn look_for_gaps(&mut self, redis: &mut Connection) {
+        let shared = self.shared.clone();
+        let group = shared.config.consumer_id.as_str();
+        for (stream, known) in shared.config.streams.iter().zip(&mut self.gaps) {
+            let range = match lost::gap(redis, stream, group).await {
+                Ok(Some(range)) if range.up_to != *known => range,
+                Ok(_) => continue,
+                Err(error) => {
+                    tracing::debug!(stream, "gaps were not looked for: {}", broker::failed(error));
+                    continue;
+                }
+            };
+            let place = Place { consumer_id: group, stream };
+            match lost::undelivered(&self.connect, place, range).await {
+                Ok(number) => {
+                    *known = range.up_to;
+                    shared.board.lost(number);
+                }
+                Err(error) => tracing::debug!(stream, "a gap was not written down: {error}"),
+            }
+        }
+    }
+
     fn xreadgroup(&self) -> redis::Cmd {
         let mut command = redis::cmd("XREADGROUP");
         command.arg("GROUP").arg(&self.config().consumer_id).arg(&self.config().worker);
@@ -310,7 +343,7 @@ impl Reader {
                 }
             }
             if !lost.is_empty() {
-                self.report_lost(key, &lost);
+                self.report_lost(key, &lost).await;
                 lost.clear();
             }
             if !ids.is_empty() {
@@ -328,20 +361,10 @@ impl Reader {
         Ok(batch)
     }
 
-    fn report_lost(&self, stream: &str, lost: &[EntryId]) {
-        const SHOWN: usize = 20;
-        let ids: Vec<_> = lost.iter().take(SHOWN).map(ToString::to_string).collect();
-        tracing::warn!(
-            stream,
-            entries = lost.len(),
-            "entries were trimmed or deleted while they were pending: {}{}; unless outflow.inbox has them, they \
-             were lost before they were applied: publish them again from the outbox",
-            ids.join(" "),
-            if lost.len() > SHOWN { " ..." } else { "" }
-        );
-        let number = u64::try_from(lost.len()).unwrap_or(u64::MAX);
-        self.shared.board.metrics.lost.increment(number);
-        self.shared.board.count(|counts| counts.lost += number);
+    async fn report_lost(&self, stream: &str, lost: &[EntryId]) {
+        let place = Place { consumer_id: &self.config().consumer_id, stream };
+        let number = lost::pending(&self.connect, place, lost).await;
+        self.shared.board.lost(number);
     }
 
     /// Waits until the applier can take another batch: only then is it read.

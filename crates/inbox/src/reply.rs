@@ -8,6 +8,7 @@ use outflow_event::EntryId;
 use redis::{ErrorKind, RedisError, RedisResult, Value};
 
 use crate::broker::{Pending, Progress};
+use crate::lost::Range;
 
 /// One entry of a reply.
 #[derive(Debug, PartialEq, Eq)]
@@ -155,6 +156,32 @@ pub(crate) fn progress(pending: Value, groups: Value, group: &str) -> Option<Pro
     Some(Progress { done, lag: undelivered.map(|undelivered| undelivered + count) })
 }
 
+/// What a group will never be given, by the replies of XINFO STREAM and XINFO GROUPS of one instant.
+pub(crate) fn gap(info: Value, groups: Value, group: &str) -> Option<Range> {
+    let of = |name: &str| lookup(info.clone(), name);
+    let added = of("entries-added").and_then(integer)?;
+    let length = of("length").and_then(integer)?;
+    let last = of("last-generated-id").and_then(entry_id)?;
+    let first = of("first-entry")
+        .and_then(|first| records(Value::Array(vec![first])))
+        .and_then(|records| records.into_iter().next());
+    let up_to = first.map_or(last, |first| first.id.before());
+    let group = array(groups)?.into_iter().find(|info| {
+        lookup(info.clone(), "name").and_then(bytes).is_some_and(|name| name == group.as_bytes())
+    })?;
+    let above = lookup(group.clone(), "last-delivered-id").and_then(entry_id)?;
+    // nil where the group was set to an id in the middle: how many it has read is not known
+    let read = lookup(group, "entries-read").and_then(integer)?;
+    let entries = added.checked_sub(read)?.checked_sub(length)?;
+    (above < up_to && entries > 0).then_some(Range { above, up_to, entries })
+}
+
+/// Whether `group` is among those of XINFO GROUPS.
+pub(crate) fn has_group(groups: Value, group: &str) -> bool {
+    let name = |info: Value| lookup(info, "name").and_then(bytes);
+    array(groups).into_iter().flatten().any(|info| name(info).as_deref() == Some(group.as_bytes()))
+}
+
 /// The highest id below `id`.
 fn before(id: EntryId) -> EntryId {
     match (id.minor.checked_sub(1), id.major.checked_sub(1)) {
@@ -184,7 +211,7 @@ fn bytes(value: Value) -> Option<Vec<u8>> {
     }
 }
 
-fn integer(value: Value) -> Option<u64> {
+pub(crate) fn integer(value: Value) -> Option<u64> {
     match value {
         Value::Int(number) => u64::try_from(number).ok(),
         _ => None,
@@ -238,6 +265,31 @@ mod tests {
         let before_7 = reply(&[]);
         assert_eq!((before_7.cursor, before_7.records.len()), (id(4, 0), 1));
         assert_eq!(reply(&[Value::Array(vec![text("1-0")])]).deleted, [id(1, 0)]);
+    }
+
+    #[test]
+    fn c70_a_gap_is_what_was_added_less_what_was_read_less_what_is_there() {
+        let info = |first: Value, length: i64| {
+            let facts = [("length", Value::Int(length)), ("last-generated-id", text("9-0"))];
+            let more = [("entries-added", Value::Int(9)), ("first-entry", first)];
+            let all = facts.into_iter().chain(more);
+            Value::Array(all.flat_map(|(name, value)| [text(name), value]).collect())
+        };
+        let group = |read: Value| {
+            let facts = [("name", text("g")), ("last-delivered-id", text("3-0"))];
+            let all = facts.into_iter().chain([("entries-read", read)]);
+            let group = all.flat_map(|(name, value)| [text(name), value]).collect();
+            Value::Array(vec![Value::Array(group)])
+        };
+        let entry = |id: &str| Value::Array(vec![text(id), Value::Array(Vec::new())]);
+        let three = || group(Value::Int(3));
+        assert_eq!(gap(info(entry("4-0"), 6), three(), "g"), None);
+        let lost = Range { above: id(3, 0), up_to: id(6, u64::MAX), entries: 3 };
+        assert_eq!(gap(info(entry("7-0"), 3), three(), "g"), Some(lost));
+        let all = Range { above: id(3, 0), up_to: id(9, 0), entries: 6 };
+        assert_eq!(gap(info(Value::Nil, 0), three(), "g"), Some(all));
+        assert_eq!(gap(info(entry("7-0"), 3), group(Value::Nil), "g"), None);
+        assert_eq!(gap(info(entry("7-0"), 3), three(), "other"), None);
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub struct Counts {
     pub conflicts: u64,
     /// Entries that became dead letters because they are no events.
     pub malformed: u64,
-    /// Entries that were trimmed or deleted while pending.
+    /// Entries that were trimmed or deleted before they were applied.
     pub lost: u64,
     /// Entries taken over from other workers.
     pub claimed: u64,
@@ -150,6 +150,14 @@ impl Board {
 
     pub(crate) fn count(&self, change: impl FnOnce(&mut Counts)) {
         self.status.send_modify(|status| change(&mut status.counts));
+    }
+
+    /// Entries are gone that were not applied.
+    pub(crate) fn lost(&self, entries: u64) {
+        if entries > 0 {
+            self.metrics.lost.increment(entries);
+            self.count(|counts| counts.lost += entries);
+        }
     }
 
     pub(crate) fn lag(&self, entries: Option<u64>) {

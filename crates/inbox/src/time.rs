@@ -35,6 +35,25 @@ pub(crate) fn micros_since_epoch(text: &str) -> Option<i64> {
     Some(seconds * 1_000_000 + micros)
 }
 
+/// The moment so many microseconds after 1970, in the form that [`micros_since_epoch`] reads.
+pub(crate) fn rfc3339(micros: i64) -> String {
+    let (seconds, fraction) = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    // days_since_epoch, the other way round
+    let days = days + 719_468;
+    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    let date = format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}");
+    if fraction == 0 { format!("{date}Z") } else { format!("{date}.{fraction:06}Z") }
+}
+
 /// Days from 1970-01-01 in the Gregorian calendar (years that begin in March make February last).
 fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
@@ -47,7 +66,15 @@ fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::micros_since_epoch;
+    use super::{micros_since_epoch, rfc3339};
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_moment_is_read_as_it_was_written(micros in -60_000_000_000_000_000..250_000_000_000_000_000_i64) {
+            prop_assert_eq!(micros_since_epoch(&rfc3339(micros)), Some(micros));
+        }
+    }
 
     #[test]
     fn moments() {

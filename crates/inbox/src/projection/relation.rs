@@ -15,7 +15,7 @@ pub(super) const EVENTS: &str = include_str!("../sql/events.sql");
 
 /// A batch as the parameters of [`EVENTS`].
 pub(super) struct Relation {
-    columns: [Encoded; 15],
+    columns: [Encoded; 17],
     /// Which deliveries it holds.
     of: Vec<(usize, EntryId)>,
 }
@@ -38,6 +38,11 @@ impl Relation {
         let entry_id: Vec<String> = events.iter().map(|d| d.entry.id.to_string()).collect();
         let extra: Vec<Cow<'_, str>> =
             events.iter().map(|d| object(&d.entry.event.extra)).collect();
+        // unnest fills up with NULL: what is almost never there costs two empty arrays
+        let replaces = events.iter().any(Delivery::is_replacement);
+        let rare = if replaces { events } else { &[] };
+        let is_replacement: Vec<bool> = rare.iter().map(Delivery::is_replacement).collect();
+        let replaced: Vec<Option<&str>> = rare.iter().map(replaced_json).collect();
         let columns = [
             text(|d| &d.entry.event.event_id)?,
             text(|d| &d.entry.event.aggregate_type)?,
@@ -57,6 +62,8 @@ impl Relation {
             text(|d| &d.stream)?,
             Encoded::new(&entry_id, &Type::TEXT_ARRAY)?,
             Encoded::new(&extra, &Type::TEXT_ARRAY)?,
+            Encoded::new(&is_replacement, &Type::BOOL_ARRAY)?,
+            Encoded::new(&replaced, &Type::TEXT_ARRAY)?,
         ];
         Ok(Self { columns, of: events.iter().map(|d| (d.ordinal, d.entry.id)).collect() })
     }
@@ -67,9 +74,15 @@ impl Relation {
     }
 
     /// In the order of the parameters of [`EVENTS`].
-    pub(super) fn parameters(&self) -> [&(dyn ToSql + Sync); 15] {
+    pub(super) fn parameters(&self) -> [&(dyn ToSql + Sync); 17] {
         self.columns.each_ref().map(|column| column as &(dyn ToSql + Sync))
     }
+}
+
+/// The payload that a delivery replaces, where `jsonb` can hold it.
+fn replaced_json(delivery: &Delivery) -> Option<&str> {
+    let payload = std::str::from_utf8(delivery.replaced_payload()?).ok()?;
+    is_jsonb_text(payload).then_some(payload)
 }
 
 /// The further fields as a JSON object; bytes that no JSON string can hold become U+FFFD.

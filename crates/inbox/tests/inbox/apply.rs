@@ -31,7 +31,7 @@ async fn everything_about_an_event_is_stored_and_shown_to_the_projection() {
             "CREATE TABLE copy (ordinal bigint, event_id text, aggregate_type text, aggregate_id text, \
              seq bigint, event_type text, payload jsonb, payload_text text, payload_raw bytea, \
              headers jsonb, created_at text, \"position\" text, commit_time timestamptz, stream text, \
-             entry_id text, extra jsonb)",
+             entry_id text, extra jsonb, is_replacement boolean, replaced_payload jsonb)",
         )
         .await
         .unwrap();
@@ -71,7 +71,7 @@ async fn everything_about_an_event_is_stored_and_shown_to_the_projection() {
     assert_eq!(
         shown,
         format!(
-            r#"(1,bus-1,bus,7,-5,Left,"{{""a"": 0.10}}","{{""a"" : 0.10}}",,"{{""trace"": ""t""}}","2024-05-01 12:00:00+00",0/16B3748:3,"2024-05-01 12:00:00.123456+00",{},5-3,"{{""tenant"": ""x""}}")"#,
+            r#"(1,bus-1,bus,7,-5,Left,"{{""a"": 0.10}}","{{""a"" : 0.10}}",,"{{""trace"": ""t""}}","2024-05-01 12:00:00+00",0/16B3748:3,"2024-05-01 12:00:00.123456+00",{},5-3,"{{""tenant"": ""x""}}",f,)"#,
             bed.stream
         )
     );

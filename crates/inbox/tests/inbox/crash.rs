@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::support::{Bed, PATIENCE, seen, start};
-use outflow_inbox::{ConsumerOptions, connect_no_tls};
+use outflow_inbox::{ConsumerOptions, Start, connect_no_tls};
 
 const REACHED: &str = "the failpoint is reached";
 
@@ -31,6 +31,7 @@ async fn child() {
         consumer_id: "accounting".to_owned(),
         redis: variable("CHILD_REDIS").parse().unwrap(),
         streams: vec![variable("CHILD_STREAM")],
+        from: Some(Start::Beginning),
         batch: 10,
         ..ConsumerOptions::default()
     };

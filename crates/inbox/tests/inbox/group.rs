@@ -113,7 +113,7 @@ async fn c75_a_later_consumer_begins_where_its_configuration_says() {
     bed.add_many(12..=20, 1).await;
     let consumer = |id: &str, from: Start| ConsumerOptions {
         consumer_id: id.to_owned(),
-        from,
+        from: Some(from),
         ..bed.options()
     };
     let all = consumer("all", Start::Beginning);

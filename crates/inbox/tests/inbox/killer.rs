@@ -42,6 +42,7 @@ async fn child() {
         consumer_id: "accounting".to_owned(),
         redis: variable("CHILD_REDIS").parse().unwrap(),
         streams: vec![variable("CHILD_STREAM")],
+        from: Some(outflow_inbox::Start::Beginning),
         max_attempts: 3,
         ..ConsumerOptions::default()
     };

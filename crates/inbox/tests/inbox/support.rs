@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outflow_inbox::{
     Connect, Consumer, ConsumerOptions, Counts, Delivery, Error, Handler, HandlerError,
-    SqlProjection, State, Status, Summary, connect_no_tls,
+    SqlProjection, Start, State, Status, Summary, connect_no_tls,
 };
 use outflow_sandbox::logs::Capture;
 use outflow_sandbox::{Database, Postgres, Redis, shared_postgres, shared_redis};
@@ -19,10 +19,13 @@ use tokio_util::sync::CancellationToken;
 /// Long enough for a busy machine; no test waits for it unless it fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(crate) const MIGRATIONS: [&str; 3] = [
+pub(crate) const MIGRATIONS: [&str; 6] = [
     include_str!("../../../../sql/consumer/0001_inbox.sql"),
     include_str!("../../../../sql/consumer/0002_roles.sql"),
     include_str!("../../../../sql/consumer/0003_attempts.sql"),
+    include_str!("../../../../sql/consumer/0004_conflicts.sql"),
+    include_str!("../../../../sql/consumer/0005_lost_entries.sql"),
+    include_str!("../../../../sql/consumer/0006_retention.sql"),
 ];
 pub(crate) const TURNOVER: &str = include_str!("../../../../sql/demo/consumer/0001_turnover.sql");
 pub(crate) const PROJECTION: &str = include_str!("../../../../sql/demo/consumer/projection.sql");
@@ -64,6 +67,8 @@ impl Bed {
             consumer_id: "accounting".to_owned(),
             redis: self.redis_server.url().parse().unwrap(),
             streams: vec![self.stream.clone()],
+            // streams of tests hold entries before their consumers begin
+            from: Some(Start::Beginning),
             block: Duration::from_millis(200),
             report_interval: Duration::from_millis(50),
             // no claims unless a test asks for them

@@ -147,6 +147,7 @@ async fn child() {
         batch: 10,
         block: Duration::from_millis(200),
         lease: Duration::from_secs(1),
+        from: Some(outflow_inbox::Start::Beginning),
         ..ConsumerOptions::default()
     };
     let running = start(options, connect_no_tls(&variable("CHILD_DATABASE")), seen());
