@@ -16,9 +16,10 @@
 //!
 //! Around them: [`connector`] runs pipelines one after the other and decides what is retried,
 //! [`preflight`] checks both servers before the first byte is asked for, [`resume`] compares the
-//! stored offset with slot and server, `rewind` keeps copies of the slot to go back to, [`snapshot`] brings the rows that are older than the slot,
-//! [`watch`] looks after publication and slot while the pipeline runs, and [`status`] tells the
-//! outside what is going on.
+//! stored offset with slot and server, `rewind` keeps copies of the slot to go back to, [`snapshot`]
+//! brings the rows that are older than the slot, [`watch`] looks after publication and slot while the
+//! pipeline runs, [`status`] tells the outside what is going on, and [`retention`] removes what nobody
+//! needs any more.
 
 pub mod assembler;
 pub mod batch;
@@ -34,6 +35,7 @@ pub mod pipeline;
 pub mod preflight;
 pub mod publisher;
 pub mod resume;
+pub mod retention;
 mod rewind;
 pub mod sink;
 pub mod snapshot;

@@ -15,6 +15,8 @@ const PUBLISH_SECONDS: &str = "outflow_publish_duration_seconds";
 const COMMIT_AGE_SECONDS: &str = "outflow_commit_age_seconds";
 const LAG_BYTES: &str = "outflow_source_lag_bytes";
 const STANDING_STILL: &str = "outflow_connector_waiting";
+const REMOVED: &str = "outflow_retention_removed_total";
+const PARTITIONS: &str = "outflow_retention_partitions_dropped_total";
 const IGNORED: &str = "outflow_ignored_changes_total";
 
 pub(crate) fn published(events: u64, dead_letters: u64, bytes: u64, took: Duration) {
@@ -49,4 +51,13 @@ pub(crate) fn standing_still(on: Option<On>) {
 
 pub(crate) fn ignored(kind: &'static str) {
     counter!(IGNORED, "kind" => kind).increment(1);
+}
+
+/// Rows of the outbox or entries of streams that retention removed.
+pub(crate) fn removed(from: &'static str, count: u64) {
+    counter!(REMOVED, "from" => from).increment(count);
+}
+
+pub(crate) fn partition_dropped() {
+    counter!(PARTITIONS).increment(1);
 }

@@ -15,7 +15,9 @@ use jiff::{SignedDuration, Timestamp};
 use outflow_event::{EntryId, Epoch, Lsn, Position};
 use serde::{Deserialize, Serialize};
 
+use crate::config::{ConnectorConfig, OffsetStoreKind};
 use crate::error::Error;
+use crate::sink::connection::RedisLink;
 
 /// How far a connector has published, and in which history.
 ///
@@ -176,6 +178,23 @@ pub trait OffsetStore: Send {
     /// # Errors
     /// As for [`OffsetStore::load`].
     fn ledger(&mut self, limit: usize) -> impl Future<Output = Result<Vec<Offset>, Error>> + Send;
+}
+
+/// The stored offset of a connector, from the store that its configuration names.
+///
+/// # Errors
+/// As for [`OffsetStore::load`].
+pub async fn load(config: &ConnectorConfig) -> Result<Option<Offset>, Error> {
+    match config.offset.store {
+        OffsetStoreKind::Redis => {
+            let link = RedisLink::new(config.sink.redis.clone(), config.sink.timeout);
+            RedisOffsetStore::new(link, &config.connector, &config.offset).load().await
+        }
+        OffsetStoreKind::Postgres => {
+            let sql = config.source.connect.connect_sql().await?.client;
+            PostgresOffsetStore::new(sql, &config.connector, &config.offset).await?.load().await
+        }
+    }
 }
 
 /// The stored offset is not the one that was to be replaced.

@@ -9,7 +9,7 @@
 
 pub mod connection;
 mod redis;
-mod refusal;
+pub(crate) mod refusal;
 
 pub use self::redis::RedisSink;
 pub(crate) use refusal::{classify, classify_server_error};

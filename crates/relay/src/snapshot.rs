@@ -39,8 +39,7 @@ use crate::config::{SourceConfig, TableName};
 use crate::error::Error;
 use crate::offset::SnapshotProgress;
 use order::Order;
-use sql::literal;
-pub(crate) use sql::{identifier, qualified};
+pub(crate) use sql::{identifier, literal, qualified};
 
 /// Rows of the first page, until their size is known.
 const FIRST_PAGE: usize = 100;

@@ -10,6 +10,7 @@
 
 mod crash;
 mod decode;
+mod retention;
 mod rewind;
 mod sink;
 mod slot;
