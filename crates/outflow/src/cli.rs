@@ -22,6 +22,8 @@ Examples:
   outflow status --watch                               where everything stands
   outflow offsets                                      where the connector stood, and ways out of a refusal
   outflow dead-letters                                 events that were set aside; retry or discard them
+  outflow conflicts                                    event ids that came with two payloads
+  outflow retention show                               what nobody needs any more
   outflow lab all                                      why there is an outbox at all, in eight steps
 
 Configuration: outflow.toml or --config FILE, then variables such as OUTFLOW_SOURCE__URL, then flags.
@@ -77,6 +79,8 @@ pub(crate) enum Command {
     Status(crate::status::Args),
     Offsets(crate::offsets::Args),
     DeadLetters(Box<crate::dead_letters::Args>),
+    Conflicts(crate::conflicts::Args),
+    Retention(crate::retention::Args),
     Bench(crate::bench::Args),
     Demo(crate::demo::Args),
     Lab(crate::lab::Args),
@@ -93,6 +97,8 @@ impl Command {
             Self::Status(args) => crate::status::run(args, global),
             Self::Offsets(args) => crate::offsets::run(args, global),
             Self::DeadLetters(args) => crate::dead_letters::run(args, global),
+            Self::Conflicts(args) => crate::conflicts::run(args, global),
+            Self::Retention(args) => crate::retention::run(args, global),
             Self::Bench(args) => crate::bench::run(args, global),
             Self::Demo(args) => crate::demo::run(args),
             Self::Lab(args) => crate::lab::run(args),

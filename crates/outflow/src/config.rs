@@ -6,6 +6,7 @@
 //! | `layers` | collects values with their origins from file, environment and flags |
 //! | `reader` | hands them out typed and within limits, notes every mistake and every unknown key |
 //! | `settings` | is the list of all settings with their defaults |
+//! | `retention` | are those of `[retention]` |
 //! | `check` | knows the forms of single values: names, URLs, addresses |
 //! | `libraries` | makes of them what the connector and the inbox take |
 //! | `show` | is the command `outflow config` |
@@ -16,6 +17,7 @@ mod libraries;
 mod problem;
 mod reader;
 pub(crate) mod redact;
+mod retention;
 mod settings;
 pub(crate) mod show;
 mod size;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use anyhow::Context;
+use outflow_inbox::retention::Retention;
 use outflow_inbox::{Connect, Consumer, SqlProjection, State, Status};
 use outflow_pgoutput::ConnectOptions;
 use tokio::sync::watch;
@@ -22,6 +23,8 @@ use crate::http::{Health, Probe};
 #[command(after_help = "\
 Examples:
   outflow consume                                   with outflow.toml
+  outflow consume --from beginning                  a new consumer that applies all that is there
+  outflow consume --from 2026-01-31T12:00:00Z       a new one that applies what committed since then
   outflow consume --set consumer.worker=worker-2    a second worker
   outflow consume --consumer postgres://books@db/books --projection turnover.sql
 
@@ -33,6 +36,10 @@ pub(crate) struct Args {
     /// File of SQL statements over the relation `events` [default: consumer.projection]
     #[arg(long, value_name = "FILE")]
     projection: Option<String>,
+    /// Where a consumer begins that is new to streams with entries: beginning, now, a position, an entry id or
+    /// a time; without effect once it has begun [default: consumer.from]
+    #[arg(long, value_name = "PLACE")]
+    from: Option<String>,
     /// Address of health, status and metrics [default: http.listen]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
@@ -43,6 +50,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
     let flags = [
         ("--consumer", "consumer.url", args.consumer.as_deref()),
         ("--projection", "consumer.projection", args.projection.as_deref()),
+        ("--from", "consumer.from", args.from.as_deref()),
         ("--listen", "http.listen", args.listen.as_deref()),
     ];
     let config = Config::load(&Sources::of_process(global, &flags)?)?;
@@ -61,7 +69,13 @@ pub(crate) fn run(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
             "consumer starts"
         );
         let metrics = crate::http::record(config.listen)?;
-        let consumer = Consumer::new(consumer, connections(connect), projection);
+        let connect = connections(connect);
+        // also where nothing is to be removed: the connector asks what this consumer needs
+        let options = config.consumer_retention();
+        let retention = Retention::new(consumer.clone(), options, connect.clone());
+        let until = stop.clone();
+        tokio::spawn(async move { retention.run(until).await });
+        let consumer = Consumer::new(consumer, connect, projection);
         crate::http::serve(config.listen, metrics, probe(consumer.status())).await?;
         let summary = consumer.run(stop).await.context("consume")?;
         tracing::info!(clean = summary.clean, counts = ?summary.counts, "consumer stopped");
@@ -80,7 +94,8 @@ fn projection(config: &Config) -> anyhow::Result<SqlProjection> {
     })
 }
 
-fn connections(options: ConnectOptions) -> Connect {
+/// Makes connections to the consumer's database.
+pub(crate) fn connections(options: ConnectOptions) -> Connect {
     Arc::new(move || {
         let options = options.clone();
         Box::pin(async move { Ok(options.connect_sql().await?.client) })

@@ -8,6 +8,8 @@
 //! | `relay`, `consume` | run the connector and a consumer until a signal |
 //! | `status` | looks at everything from the outside |
 //! | `dead_letters` | lists what was set aside, has it tried again, or gives it up |
+//! | `conflicts` | lists, shows and settles the consumer's conflicts |
+//! | `retention` | removes what nobody needs any more |
 //! | `offsets` | shows the stored offset and its history; resets it after a refusal |
 //! | `bench` | measures connector and consumer against the servers themselves |
 //! | `demo`, `oracle` | a tour on throwaway servers; an independent check of everything |
@@ -22,6 +24,7 @@ mod bench;
 mod cli;
 mod completions;
 mod config;
+mod conflicts;
 mod consume;
 mod database;
 mod dead_letters;
@@ -35,6 +38,7 @@ mod offsets;
 mod oracle;
 mod output;
 mod relay;
+mod retention;
 mod service;
 mod status;
 

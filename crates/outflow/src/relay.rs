@@ -60,6 +60,11 @@ pub(crate) fn run(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
             slot = connector.source.slot,
             "connector starts"
         );
+        let retention = config.relay_retention();
+        if config.retention.of_relay() {
+            // beside the connector: whatever happens to it, events go on
+            tokio::spawn(outflow_relay::retention::run(connector.clone(), retention, stop.clone()));
+        }
         outflow_relay::connector::run(connector, reporter, stop).await.context("relay")?;
         Ok(ExitCode::SUCCESS)
     })

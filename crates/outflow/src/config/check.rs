@@ -1,9 +1,10 @@
 //! The forms of single values. Every error says what is allowed.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use outflow_broker::Target;
-use outflow_inbox::Start;
+use outflow_inbox::{ConfigError, Start};
 use outflow_pgoutput::ConnectOptions;
 use outflow_relay::config::{Durability, TableName};
 
@@ -122,20 +123,43 @@ pub(super) fn show_listen(listen: &Option<SocketAddr>) -> String {
     listen.map(|address| address.to_string()).unwrap_or_default()
 }
 
-/// Where a new consumer begins.
-pub(super) fn start(text: &str) -> Result<Start, String> {
-    text.parse().map_err(|_| {
-        "expected \"beginning\", \"now\" or an entry id such as 1526919030474-55".to_owned()
-    })
+/// Where a new consumer begins; empty: nobody has said.
+pub(super) fn start(text: &str) -> Result<Option<Start>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    // any offset from UTC will do here
+    let time = || text.parse::<jiff::Timestamp>().ok().map(|time| Start::Time(time.into()));
+    match text.parse() {
+        Ok(start) => Ok(Some(start)),
+        Err(error) => time().map(Some).ok_or_else(|| {
+            let ConfigError { allowed, .. } = error;
+            allowed.to_owned()
+        }),
+    }
 }
 
 /// Written as [`start`] reads it.
-pub(super) fn show_start(start: &Start) -> String {
-    match start {
-        Start::Beginning => "beginning".to_owned(),
-        Start::Now => "now".to_owned(),
-        Start::After(id) => id.to_string(),
+pub(super) fn show_start(start: &Option<Start>) -> String {
+    start.map(|start| start.to_string()).unwrap_or_default()
+}
+
+/// An age, or nothing: everything is kept.
+pub(super) fn age(text: &str) -> Result<Option<Duration>, String> {
+    const EXPECTED: &str =
+        "expected an age of at least 1s such as \"7days\", or \"\" to keep everything";
+    if text.is_empty() {
+        return Ok(None);
     }
+    match humantime::parse_duration(text) {
+        Ok(age) if age >= Duration::from_secs(1) => Ok(Some(age)),
+        _ => Err(EXPECTED.to_owned()),
+    }
+}
+
+/// Written as [`age`] reads it.
+pub(super) fn show_age(age: &Option<Duration>) -> String {
+    age.map(|age| humantime::format_duration(age).to_string()).unwrap_or_default()
 }
 
 /// A filter of log lines: a level, or levels by module.

@@ -1,10 +1,12 @@
 //! Makes of the settings what the libraries take, and says what a command still lacks.
 
 use outflow_event::StreamNaming;
+use outflow_inbox::retention::RetentionOptions;
 use outflow_inbox::{ConsumerConfig, ConsumerOptions};
 use outflow_pgoutput::ConnectOptions;
 use outflow_relay::ConnectorConfig;
 use outflow_relay::config::{OffsetConfig, SinkConfig, SourceConfig};
+use outflow_relay::retention::RetentionConfig;
 
 use super::problem::{Problem, Problems};
 use super::settings::Config;
@@ -36,6 +38,17 @@ impl Config {
             return Err(missing("consumer.url", "--consumer URL or OUTFLOW_CONSUMER__URL"));
         }
         connect("consumer.url", &self.consumer.url)
+    }
+
+    /// The consumer.
+    ///
+    /// # Errors
+    /// Says how to name it.
+    pub(crate) fn consumer_id(&self) -> Result<&str, Problems> {
+        if self.consumer.options.consumer_id.is_empty() {
+            return Err(missing("consumer.id", "OUTFLOW_CONSUMER__ID"));
+        }
+        Ok(&self.consumer.options.consumer_id)
     }
 
     /// How stream keys are made.
@@ -80,6 +93,30 @@ impl Config {
                 ledger_interval: offset.ledger_interval,
             },
         })
+    }
+
+    /// What the connector's retention takes.
+    pub(crate) fn relay_retention(&self) -> RetentionConfig {
+        let retention = &self.retention;
+        RetentionConfig {
+            outbox: retention.outbox,
+            streams: retention.streams,
+            interval: retention.interval,
+            batch: retention.batch,
+            consumers: retention.consumers.clone(),
+        }
+    }
+
+    /// What the consumer's retention takes.
+    pub(crate) fn consumer_retention(&self) -> RetentionOptions {
+        let retention = &self.retention;
+        RetentionOptions {
+            inbox: retention.inbox,
+            settled: retention.settled,
+            interval: retention.interval,
+            batch: retention.batch.into(),
+            connectors: vec![self.connector.clone()],
+        }
     }
 
     /// What the inbox takes.

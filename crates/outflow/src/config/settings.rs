@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use outflow_broker::Target;
-use outflow_inbox::{ConsumerOptions, OnFailure, OnGap, Start};
+use outflow_inbox::{ConsumerOptions, OnFailure, OnGap};
 use outflow_relay::config::{
     Column, ColumnNames, Durability, EntryIdMode, OffsetStoreKind, SnapshotMode, TableName,
 };
@@ -15,6 +15,7 @@ use super::layers::{Layers, Sources};
 use super::problem::Problems;
 use super::reader::{Reader, Setting};
 use super::redact::Url;
+use super::retention::Retention;
 use super::size::ByteSize;
 
 /// The configuration of every command.
@@ -30,6 +31,8 @@ pub(crate) struct Config {
     pub(crate) offset: Offset,
     /// The consumer.
     pub(crate) consumer: Consumer,
+    /// What to keep for how long.
+    pub(crate) retention: Retention,
     /// Address of the health and metrics endpoints.
     pub(crate) listen: Option<SocketAddr>,
     /// What is logged.
@@ -141,6 +144,7 @@ impl Config {
             sink: Sink::read(&mut read),
             offset: Offset::read(&mut read),
             consumer: Consumer::read(&mut read),
+            retention: Retention::read(&mut read),
             listen: read.shown("http.listen", None, check::show_listen, check::listen),
             log: Log::read(&mut read),
             connector,
@@ -301,7 +305,7 @@ impl Consumer {
         let redis = (!redis.is_empty()).then(|| target(&redis));
         let streams = read.list("consumer.streams", &[], check::not_empty);
         let projection = read.text("consumer.projection", "", check::any);
-        let from = read.shown("consumer.from", Start::Beginning, check::show_start, check::start);
+        let from = read.shown("consumer.from", None, check::show_start, check::start);
         let batch = read.integer("consumer.batch", 1000, 1..=10_000);
         let batch_bytes = read.size(
             "consumer.batch_bytes",

@@ -200,7 +200,7 @@ fn the_libraries_get_what_was_set() {
     assert_eq!(consumer.streams, ["s:{order:0}", "s:{order:1}"]);
     assert_eq!(consumer.batch, 7);
     assert_eq!(consumer.redis.to_string(), "127.0.0.1:6379");
-    assert_eq!(consumer.from, Start::After("5-1".parse().unwrap()));
+    assert_eq!(consumer.from, Some(Start::After("5-1".parse().unwrap())));
 }
 
 #[test]

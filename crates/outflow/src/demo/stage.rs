@@ -188,6 +188,8 @@ worker = "worker-1"
 url = "{consumer}"
 streams = ["journal"]
 projection = "{}"
+# it is new, and the connector may have published before it looks
+from = "beginning"
 
 [log]
 format = "human"

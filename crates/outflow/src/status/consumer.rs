@@ -1,6 +1,11 @@
 //! The consumer's database: inbox, conflicts, dead letters.
 
+use std::time::SystemTime;
+
+use anyhow::Context;
+use jiff::Timestamp;
 use serde::Serialize;
+use tokio_postgres::Client;
 
 use crate::config::Config;
 
@@ -19,8 +24,27 @@ pub(super) struct Consumer {
     pub(super) parked: i64,
     /// The one that has been waiting for the longest time, and why.
     pub(super) oldest_parked: Option<Parked>,
+    /// Entries that its streams lost before it had applied them, and that nobody has seen to.
+    pub(super) lost_entries: i64,
+    /// Where they were, by stream.
+    pub(super) lost: Vec<Lost>,
     /// How far it has come in each stream.
     pub(super) positions: Vec<Position>,
+}
+
+/// Entries that a stream lost.
+#[derive(Debug, Serialize)]
+pub(super) struct Lost {
+    /// Key of the stream.
+    pub(super) stream: String,
+    /// How many.
+    pub(super) entries: i64,
+    /// They stood above this id.
+    pub(super) above_id: String,
+    /// None of them stood above this one.
+    pub(super) up_to_id: String,
+    /// When the last of them was noticed.
+    pub(super) detected_at: String,
 }
 
 /// A stored position.
@@ -66,6 +90,7 @@ async fn ask(config: &Config) -> anyhow::Result<Consumer> {
             &[&id],
         )
         .await?;
+    let lost = lost(&client, &id).await?;
     let positions = client
         .query(
             "SELECT stream, resume_id FROM outflow.position WHERE consumer_id = $1 ORDER BY stream",
@@ -82,6 +107,8 @@ async fn ask(config: &Config) -> anyhow::Result<Consumer> {
         open_dead_letters: counts.try_get(2)?,
         parked: counts.try_get(3)?,
         oldest_parked: oldest_parked(&client, &id).await?,
+        lost_entries: lost.iter().map(|lost| lost.entries).sum(),
+        lost,
         id,
         positions,
     })
@@ -109,4 +136,30 @@ async fn oldest_parked(
         })
     })
     .transpose()
+}
+
+async fn lost(client: &Client, id: &str) -> anyhow::Result<Vec<Lost>> {
+    let rows = client
+        .query(
+            "SELECT stream, sum(entries)::bigint,
+                    (array_agg(above_id ORDER BY string_to_array(above_id, '-')::numeric[]))[1],
+                    (array_agg(up_to_id ORDER BY string_to_array(up_to_id, '-')::numeric[] DESC))[1],
+                    max(detected_at)
+             FROM outflow.lost_entries WHERE consumer_id = $1 AND settled_at IS NULL
+             GROUP BY stream ORDER BY stream",
+            &[&id],
+        )
+        .await
+        .context("looking for lost entries (a table is missing? `outflow init` creates it)")?;
+    let lost = rows.iter().map(|row| {
+        let at: SystemTime = row.try_get(4)?;
+        Ok(Lost {
+            stream: row.try_get(0)?,
+            entries: row.try_get(1)?,
+            above_id: row.try_get(2)?,
+            up_to_id: row.try_get(3)?,
+            detected_at: Timestamp::try_from(at)?.to_string(),
+        })
+    });
+    lost.collect()
 }

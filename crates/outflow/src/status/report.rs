@@ -174,6 +174,14 @@ impl Report {
                 notes.push(format!("consumer `{}` has {count} open {what}{plural}", consumer.id));
             }
         }
+        for lost in &consumer.lost {
+            notes.push(format!(
+                "{} lost {} entries before consumer `{}` had applied them, above {} up to {}, noticed {}: \
+                 publish their events again (`outflow offsets reset --from-rows`, or docs/runbook.md, \
+                 \"Entries were lost\")",
+                lost.stream, lost.entries, consumer.id, lost.above_id, lost.up_to_id, lost.detected_at
+            ));
+        }
     }
 }
 
@@ -244,6 +252,9 @@ impl Report {
         facts.add_row(["open conflicts", &consumer.open_conflicts.to_string()]);
         facts.add_row(["open dead letters", &consumer.open_dead_letters.to_string()]);
         facts.add_row(["held back", &consumer.parked.to_string()]);
+        if consumer.lost_entries > 0 {
+            facts.add_row(["lost entries", &consumer.lost_entries.to_string()]);
+        }
     }
 
     fn show_streams(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

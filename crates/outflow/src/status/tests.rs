@@ -1,5 +1,5 @@
 use super::broker::{Broker, Group, Stream};
-use super::consumer::Consumer;
+use super::consumer::{Consumer, Lost};
 use super::report::Report;
 use crate::config::{Config, Sources};
 
@@ -70,6 +70,14 @@ fn what_waits_for_a_person_is_a_note() {
         open_dead_letters: 2,
         parked: 3,
         oldest_parked: None,
+        lost_entries: 3,
+        lost: vec![Lost {
+            stream: "outflow:order".into(),
+            entries: 3,
+            above_id: "1-0".into(),
+            up_to_id: "4-0".into(),
+            detected_at: "2026-01-31T12:00:00Z".into(),
+        }],
         positions: Vec::new(),
     };
     let broker = Ok(stream(vec![group(0, Some(0), Some(1))]));
@@ -79,6 +87,7 @@ fn what_waits_for_a_person_is_a_note() {
     assert!(shown.contains("has 1 open conflict\n"), "{shown}");
     assert!(shown.contains("has 2 open dead letters\n"), "{shown}");
     assert!(shown.contains("holds back 3 events behind dead letters"), "{shown}");
+    assert!(shown.contains("lost 3 entries before consumer `books` had applied them"), "{shown}");
     assert!(shown.contains("0/5:0"), "{shown}");
 }
 
@@ -99,6 +108,8 @@ fn an_event_that_fails_again_and_again_is_a_problem_with_its_error() {
         open_dead_letters: 0,
         parked: 2,
         oldest_parked: Some(oldest),
+        lost_entries: 0,
+        lost: Vec::new(),
         positions: Vec::new(),
     };
     let broker = Ok(stream(vec![group(0, Some(0), Some(1))]));

@@ -10,6 +10,7 @@
 )]
 
 mod command_line;
+mod conflicts;
 mod dead_letters;
 mod init;
 mod running;

@@ -55,7 +55,7 @@ async fn folder(server: &Postgres, redis: &Redis, listen: &str) -> (TempDir, Str
         "connector = \"{name}\"\n[source]\nurl = \"{}\"\ncheck_interval = \"200ms\"\n\
          [sink]\nurl = \"{}\"\nstream_prefix = \"{name}:\"\n\
          [consumer]\nid = \"accounting\"\nurl = \"{}\"\nstreams = [\"journal\"]\n\
-         projection = \"{projection}\"\nblock = \"200ms\"\n[http]\nlisten = \"{listen}\"\n",
+         projection = \"{projection}\"\nfrom = \"beginning\"\nblock = \"200ms\"\n[http]\nlisten = \"{listen}\"\n",
         source.url,
         redis.url(),
         books.url
@@ -226,6 +226,37 @@ async fn a_refusal_ends_with_3_and_says_what_to_run() {
     assert!(error.contains("outflow.outbox"), "{error}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn c75_a_new_consumer_on_old_streams_ends_with_3_and_the_choices() {
+    let server = shared_postgres().await.unwrap();
+    let redis = shared_redis().await.unwrap();
+    let (folder, source, _) = folder(server, redis, "").await;
+    let path = folder.path();
+    let stream = format!("{source}:journal");
+    let fields =
+        ["event_id", "e", "aggregate_type", "journal", "aggregate_id", "1", "event_type", "T"];
+    let mut redis = redis.connect().await.unwrap();
+    redis::cmd("XADD").arg(&stream).arg("*").arg(&fields).exec_async(&mut redis).await.unwrap();
+    let error = run(path, ["consume", "--from="]).failed(3);
+    assert!(error.contains(&format!("new to {stream} (1 entries)")), "{error}");
+    assert!(error.contains("--from beginning") && error.contains("--from now"), "{error}");
+    let error = run(path, ["consume", "--from", "yesterday"]).failed(2);
+    assert!(error.contains("2026-01-31T12:00:00Z"), "{error}");
+    // once it has begun, the flag has no effect
+    for from in ["now", "beginning"] {
+        let mut consume = Process::start(path, &["consume", "--from", from]);
+        until("the group", path, || log(path, "consume").contains("consumer starts"));
+        until("no lag", path, || {
+            let (_, report) = status(path);
+            report["broker"]["found"]["streams"][0]["groups"][0]["lag"] == 0
+        });
+        consume.signal("-TERM");
+        assert_eq!(consume.ended(), Some(0), "{}", log(path, "consume"));
+        let (_, report) = status(path);
+        assert_eq!(report["consumer"]["found"]["applied"], 0, "{report}");
+    }
+}
+
 #[tokio::test]
 async fn an_address_that_is_taken_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -234,4 +265,50 @@ async fn an_address_that_is_taken_is_named() {
     let args = ["relay", "--source", "postgres://u@127.0.0.1:1/d", "--listen", &address];
     let error = run(folder.path(), args).failed(1);
     assert!(error.contains(&format!("http.listen = \"{address}\" cannot be used")), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retention_removes_what_was_applied_and_names_what_holds_the_rest() {
+    let server = shared_postgres().await.unwrap();
+    let redis = shared_redis().await.unwrap();
+    let (folder, source, books) = folder(server, redis, "").await;
+    let path = folder.path();
+    let nothing = run(path, ["retention", "show"]).failed(2);
+    assert!(nothing.contains("everything is kept"), "{nothing}");
+
+    let client = server.connect_to(&source).await.unwrap();
+    let post = "SELECT ledger.post('j' || n, 'cash', 'sales', 'c', 'EUR', 100) FROM generate_series(1, 9) n";
+    client.execute(post, &[]).await.unwrap();
+    let mut relay = Process::start(path, &["relay"]);
+    until("the stream", path, || status(path).1["broker"]["found"]["streams"][0]["entries"] == 9);
+    let everything = ["--outbox", "1s", "--streams", "1s", "--inbox", "1s", "--settled", "1s"];
+    let held = [&["retention", "run", "--wait", "1s"][..], &everything[..]].concat();
+    let held = run(path, held).ok();
+    assert!(held.contains("no consumer has a group"), "{held}");
+    let rows = "SELECT count(*) FROM outflow.outbox";
+    assert_eq!(client.query_one(rows, &[]).await.unwrap().get::<_, i64>(0), 9);
+
+    let mut consume = Process::start(path, &["consume"]);
+    until("the projection", path, || status(path).1["consumer"]["found"]["applied"] == 9);
+    until("no lag", path, || {
+        let stream = &status(path).1["broker"]["found"]["streams"][0]["groups"][0];
+        stream["lag"] == 0 && stream["pending"] == 0
+    });
+    let run_now = [&["retention", "run", "--json"][..], &everything[..]].concat();
+    let books = server.connect_to(&books).await.unwrap();
+    for (what, sql, table) in
+        [("the outbox", &client, "outflow.outbox"), ("the inbox", &books, "outflow.inbox")]
+    {
+        let left = format!("SELECT count(*) FROM {table}");
+        until(what, path, || {
+            run(path, &run_now).ok();
+            let rows = tokio::task::block_in_place(|| {
+                tokio::runtime::Handle::current().block_on(sql.query_one(&left, &[]))
+            });
+            rows.unwrap().get::<_, i64>(0) == 0
+        });
+    }
+    relay.signal("-TERM");
+    consume.signal("-TERM");
+    assert_eq!((relay.ended(), consume.ended()), (Some(0), Some(0)), "{}", log(path, "consume"));
 }
