@@ -7,8 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// `(name of the side, folder under sql/)`.
-const SIDES: [(&str, &str); 4] = [
+const SIDES: [(&str, &str); 5] = [
     ("Producer", "producer"),
+    ("Polling", "polling"),
     ("Consumer", "consumer"),
     ("DemoProducer", "demo/producer"),
     ("DemoConsumer", "demo/consumer"),

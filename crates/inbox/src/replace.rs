@@ -101,10 +101,7 @@ async fn replace_one<H: Handler>(
                 )
                 .await?;
             if bound.try_get(0)? {
-                match handler.apply(&tx, &[delivery]).await {
-                    Ok(()) => None,
-                    Err(error) => Some(error),
-                }
+                handler.apply(&tx, &[delivery]).await.err()
             } else {
                 let gone =
                     "the inbox has no row of its event id (any more): nothing can be replaced";

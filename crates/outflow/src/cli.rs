@@ -79,7 +79,7 @@ pub(crate) enum Command {
     Status(crate::status::Args),
     Offsets(crate::offsets::Args),
     DeadLetters(Box<crate::dead_letters::Args>),
-    Conflicts(crate::conflicts::Args),
+    Conflicts(Box<crate::conflicts::Args>),
     Retention(crate::retention::Args),
     Bench(crate::bench::Args),
     Demo(crate::demo::Args),

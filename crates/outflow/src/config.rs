@@ -6,7 +6,7 @@
 //! | `layers` | collects values with their origins from file, environment and flags |
 //! | `reader` | hands them out typed and within limits, notes every mistake and every unknown key |
 //! | `settings` | is the list of all settings with their defaults |
-//! | `retention` | are those of `[retention]` |
+//! | `polling`, `retention` | are those of `[polling]` and `[retention]` |
 //! | `check` | knows the forms of single values: names, URLs, addresses |
 //! | `libraries` | makes of them what the connector and the inbox take |
 //! | `show` | is the command `outflow config` |
@@ -14,6 +14,7 @@
 mod check;
 mod layers;
 mod libraries;
+mod polling;
 mod problem;
 mod reader;
 pub(crate) mod redact;

@@ -40,6 +40,7 @@ const CONSUMER_ROLES: [&str; 1] = ["outflow_consumer"];
 Examples:
   outflow init --source postgres://postgres@db/shop
   outflow init --source postgres://postgres@db/shop --consumer postgres://postgres@db/books --demo
+  outflow init --source postgres://postgres@db/shop --polling
   outflow init --dry-run                       what would be done
   outflow init --print-sql > init.sql          for a DBA to read and run
 
@@ -55,6 +56,9 @@ pub(crate) struct Args {
     /// Also the demo: a double-entry ledger that emits events, and a projection of turnover
     #[arg(long)]
     demo: bool,
+    /// Also what `outflow relay --polling` needs in outflow.outbox: three columns and their indexes
+    #[arg(long)]
+    polling: bool,
     /// Print everything as one SQL script and connect to nothing
     #[arg(long, conflicts_with_all = ["dry_run", "json"])]
     print_sql: bool,
@@ -92,10 +96,9 @@ async fn init(args: &Args, config: &Config) -> anyhow::Result<Report> {
     let consumer_only = config.source.url.is_empty() && !config.consumer.url.is_empty();
     let mut databases = Vec::new();
     if !consumer_only {
-        let side =
-            if args.demo { vec![Side::Producer, Side::DemoProducer] } else { vec![Side::Producer] };
         let connect = config.source_connect()?;
-        databases.push(init_database(&connect, &side, config, args.dry_run).await?);
+        let sides = producer_sides(args);
+        databases.push(init_database(&connect, &sides, config, args.dry_run).await?);
     }
     if !config.consumer.url.is_empty() {
         let side =
@@ -104,6 +107,13 @@ async fn init(args: &Args, config: &Config) -> anyhow::Result<Report> {
         databases.push(init_database(&connect, &side, config, args.dry_run).await?);
     }
     Ok(Report::new(databases, args.dry_run))
+}
+
+fn producer_sides(args: &Args) -> Vec<Side> {
+    let mut sides = vec![Side::Producer];
+    sides.extend(args.polling.then_some(Side::Polling));
+    sides.extend(args.demo.then_some(Side::DemoProducer));
+    sides
 }
 
 async fn init_database(
@@ -186,12 +196,12 @@ fn files(sides: &[Side], config: &Config) -> impl Iterator<Item = &'static Migra
 fn is_skipped(file: &Migration, config: &Config) -> bool {
     let our_table = config.source.table.to_string() == "outflow.outbox";
     let our_publication = our_table && config.source.publication == "outflow";
-    file.side == Side::Producer
-        && match file.name {
-            "outbox" | "emit" => !our_table,
-            "publication" => !our_publication,
-            _ => false,
-        }
+    match (file.side, file.name) {
+        // another table gets its columns by hand: the relay says which
+        (Side::Producer, "outbox" | "emit") | (Side::Polling, _) => !our_table,
+        (Side::Producer, "publication") => !our_publication,
+        _ => false,
+    }
 }
 
 /// The publication that no file creates.
@@ -207,8 +217,7 @@ fn script(args: &Args, config: &Config) -> String {
     let both = args.source.is_some() == args.consumer.is_some();
     let mut sides = Vec::new();
     if both || args.source.is_some() {
-        sides.push(Side::Producer);
-        sides.extend(args.demo.then_some(Side::DemoProducer));
+        sides.extend(producer_sides(args));
     }
     if both || args.consumer.is_some() {
         sides.push(Side::Consumer);

@@ -1,4 +1,4 @@
-//! `outflow relay`: the connector, until a signal.
+//! `outflow relay`: the connector or the polling relay, until a signal.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,6 +13,10 @@ use crate::http::{Health, Probe};
 
 /// Runs the connector: reads the database's log and publishes the outbox's events
 ///
+/// With --polling it runs the polling relay instead, which asks the table: no slot and no publication, but
+/// a write for every claim and mark, entries that a crash may repeat, and a delay of polling.interval. Any number
+/// of polling relays may run side by side; `outflow compare` measures both.
+///
 /// Resumes where it stopped, whatever ended it. On the first start it creates the slot and publishes the
 /// rows that are already there (source.snapshot). Standing still is never silent: the log, /readyz and
 /// `outflow status` say why. SIGTERM and SIGINT stop it in order, a second one at once.
@@ -21,10 +25,14 @@ use crate::http::{Health, Probe};
 Examples:
   outflow relay                                     with outflow.toml
   outflow relay --listen 127.0.0.1:9187             with health, status and metrics
+  outflow relay --polling                           after outflow init --polling
   outflow relay --set source.snapshot=never --log-level debug
 
 Exit codes: 0 stopped by a signal; 1 failed; 2 configuration; 3 refused, the message has the way out.")]
 pub(crate) struct Args {
+    /// Ask the table instead of reading the log ([polling] in the configuration)
+    #[arg(long)]
+    polling: bool,
     /// Database with the outbox [default: source.url]
     #[arg(long, value_name = "URL")]
     source: Option<String>,
@@ -52,20 +60,26 @@ pub(crate) fn run(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
         let reporter = Reporter::new();
         let metrics = crate::http::record(config.listen)?;
         crate::http::serve(config.listen, metrics, probe(reporter.subscribe())).await?;
-        tracing::info!(
-            version = env!("CARGO_PKG_VERSION"),
-            connector = connector.connector,
-            source = %connector.source.connect,
-            table = %connector.source.table,
-            slot = connector.source.slot,
-            "connector starts"
-        );
-        let retention = config.relay_retention();
-        if config.retention.of_relay() {
-            // beside the connector: whatever happens to it, events go on
-            tokio::spawn(outflow_relay::retention::run(connector.clone(), retention, stop.clone()));
+        let (version, table) = (env!("CARGO_PKG_VERSION"), &connector.source.table);
+        let source = &connector.source.connect;
+        if args.polling {
+            let relay = &config.polling.relay;
+            tracing::info!(version, relay, %source, %table, "polling relay starts");
+            let polling = config.polling.clone();
+            outflow_relay::polling::run(connector, polling, reporter, stop).await
+        } else {
+            let (name, slot) = (&connector.connector, &connector.source.slot);
+            tracing::info!(version, connector = name, %source, %table, slot, "connector starts");
+            if config.retention.of_relay() {
+                // beside the connector: whatever happens to it, events go on
+                let retention = config.relay_retention();
+                let retention =
+                    outflow_relay::retention::run(connector.clone(), retention, stop.clone());
+                tokio::spawn(retention);
+            }
+            outflow_relay::connector::run(connector, reporter, stop).await
         }
-        outflow_relay::connector::run(connector, reporter, stop).await.context("relay")?;
+        .context("relay")?;
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -81,7 +95,7 @@ fn probe(status: watch::Receiver<Status>) -> Probe {
 /// Why it does not move events; `None` if it does.
 fn reason(state: &State) -> Option<String> {
     match state {
-        State::Snapshot | State::Streaming => None,
+        State::Snapshot | State::Streaming | State::Polling => None,
         State::Starting => Some("starting".to_owned()),
         State::Waiting { on, reason } => Some(format!("waiting for {}: {reason}", on.as_str())),
         State::Stopped => Some("stopped".to_owned()),

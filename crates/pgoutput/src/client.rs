@@ -1,10 +1,17 @@
 //! A session in replication mode, before it streams.
 
+use std::future::poll_fn;
+use std::sync::Arc;
+
 use bytes::BytesMut;
 use postgres_protocol::message::frontend;
-use tokio::task::JoinHandle;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::Notify,
+    task::JoinHandle,
+};
 use tokio_postgres::{
-    NoTls,
+    AsyncMessage, Connection, NoTls,
     config::{Host, SslMode as PgSslMode, TargetSessionAttrs},
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -163,6 +170,26 @@ impl ReplicationClient {
     }
 }
 
+/// Moves the bytes of a connection until it ends.
+fn drive<S, T>(
+    mut connection: Connection<S, T>,
+    bell: Option<Arc<Notify>>,
+) -> JoinHandle<Result<(), tokio_postgres::Error>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let Some(bell) = bell else { return tokio::spawn(connection) };
+    tokio::spawn(async move {
+        while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
+            if let AsyncMessage::Notification(_) = message? {
+                bell.notify_one();
+            }
+        }
+        Ok(())
+    })
+}
+
 /// Of several failures the one that a person can do something about, else the last.
 fn keep(last: Option<Error>, e: Error) -> Option<Error> {
     match last {
@@ -185,9 +212,26 @@ impl ConnectOptions {
     /// # Cancel safety
     /// Dropping the future closes the half-open connection.
     pub async fn connect_sql(&self) -> Result<SqlConnection, Error> {
+        self.connect_any(None).await
+    }
+
+    /// As [`Self::connect_sql`]; `bell` is notified of every notification that the session receives
+    /// once it has run `LISTEN` (PostgreSQL documentation, LISTEN). Several that come before
+    /// somebody waits ring once.
+    ///
+    /// # Errors
+    /// As for [`Self::connect_sql`].
+    ///
+    /// # Cancel safety
+    /// As for [`Self::connect_sql`].
+    pub async fn connect_listening(&self, bell: Arc<Notify>) -> Result<SqlConnection, Error> {
+        self.connect_any(Some(bell)).await
+    }
+
+    async fn connect_any(&self, bell: Option<Arc<Notify>>) -> Result<SqlConnection, Error> {
         let mut last = None;
         for target in startup::resolve(self).await? {
-            match self.connect_sql_to(&target).await {
+            match self.connect_sql_to(&target, bell.clone()).await {
                 Ok(connection) => return Ok(connection),
                 Err(e) => last = keep(last, e),
             }
@@ -195,20 +239,22 @@ impl ConnectOptions {
         Err(last.unwrap_or(Error::Closed))
     }
 
-    async fn connect_sql_to(&self, target: &Target) -> Result<SqlConnection, Error> {
+    async fn connect_sql_to(
+        &self,
+        target: &Target,
+        bell: Option<Arc<Notify>>,
+    ) -> Result<SqlConnection, Error> {
         let mode = self.ssl_mode_for(target);
         let config = self.single(target, mode);
         let failed = |cause| Error::Sql { host: target.to_string(), cause };
         let attempt = async {
             if mode == SslMode::Disable {
                 let (client, connection) = config.connect(NoTls).await.map_err(failed)?;
-                let connection = tokio::spawn(connection);
-                return Ok(SqlConnection { client, connection });
+                return Ok(SqlConnection { client, connection: drive(connection, bell) });
             }
             let tls = MakeRustlsConnect::new(tls::client_config(self, mode)?);
             let (client, connection) = config.connect(tls).await.map_err(failed)?;
-            let connection = tokio::spawn(connection);
-            Ok(SqlConnection { client, connection })
+            Ok(SqlConnection { client, connection: drive(connection, bell) })
         };
         tokio::time::timeout(self.connect_timeout(), attempt)
             .await

@@ -17,7 +17,7 @@ use outflow_broker::{Slot, Target};
 use outflow_event::EntryId;
 use redis::Cmd;
 
-use crate::offset::Offset;
+use crate::offset::{Offset, ResumePoint};
 
 /// Entries to be published together, in order, and the offset that covers them.
 #[derive(Debug)]
@@ -33,6 +33,16 @@ pub struct Batch {
     dead_letters: u64,
     oldest_commit: Option<Timestamp>,
     offset: Option<Offset>,
+    claim: Option<u64>,
+}
+
+/// What tells a batch from every other one of the same relay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Identity {
+    /// Where the stream of events goes on after it.
+    Offset(ResumePoint),
+    /// Number of the claim that its rows belong to.
+    Claim(u64),
 }
 
 /// What a batch adds to one stream.
@@ -62,6 +72,7 @@ impl Batch {
             dead_letters: 0,
             oldest_commit: None,
             offset: None,
+            claim: None,
         }
     }
 
@@ -113,6 +124,17 @@ impl Batch {
         self.offset.as_ref()
     }
 
+    /// Closes the batch with the number of the claim that it publishes.
+    pub(crate) fn claimed(&mut self, number: u64) {
+        self.claim = Some(number);
+    }
+
+    /// What tells this batch from others; `None` until it is closed.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        let offset = self.offset.as_ref().map(|offset| Identity::Offset(offset.resume_point()));
+        offset.or(self.claim.map(Identity::Claim))
+    }
+
     /// Closes the batch with the offset that covers it.
     pub fn cover(&mut self, offset: Offset) {
         self.offset = Some(offset);
@@ -148,7 +170,7 @@ impl Batch {
         self.streams.clear();
         self.by_key.clear();
         (self.bytes, self.events, self.dead_letters) = (0, 0, 0);
-        (self.oldest_commit, self.offset) = (None, None);
+        (self.oldest_commit, self.offset, self.claim) = (None, None, None);
     }
 
     fn push(&mut self, command: Cmd, bytes: usize, key: &[u8], id: Option<EntryId>) {

@@ -94,7 +94,8 @@ pub struct ColumnNames {
     pub headers: Column,
     /// Used when the table has it.
     pub created_at: Column,
-    /// Columns that are left out of the entry (an outbox's own surrogate key, say).
+    /// Columns that are left out of the entry: an outbox's own surrogate key, and what a polling
+    /// relay keeps there.
     pub omit: Vec<String>,
 }
 
@@ -120,7 +121,7 @@ impl Default for ColumnNames {
             seq: Column::IfPresent("seq".into()),
             headers: Column::IfPresent("headers".into()),
             created_at: Column::IfPresent("created_at".into()),
-            omit: vec!["id".into()],
+            omit: ["id", "claimed_by", "claimed_until", "published_at"].map(Into::into).to_vec(),
         }
     }
 }

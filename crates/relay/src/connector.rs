@@ -353,14 +353,15 @@ impl OffsetStore for Store {
 }
 
 impl Error {
-    /// What a connector that meets this error waits for.
-    fn waits_on(&self) -> On {
+    /// What a relay that meets this error waits for.
+    pub(crate) fn waits_on(&self) -> On {
         match self {
             Self::SinkUnavailable(_)
             | Self::SinkRefused(_)
             | Self::Undurable { .. }
             | Self::EntriesLost { .. }
-            | Self::StreamBehind { .. } => On::Sink,
+            | Self::StreamBehind { .. }
+            | Self::LeaseLost { .. } => On::Sink,
             Self::NotYet(Wait::Standby { .. }) => On::Source,
             Self::NotYet(_) => On::Slot,
             Self::Superseded { .. } | Self::BadRecord { .. } => On::Offset,
@@ -368,6 +369,7 @@ impl Error {
             Self::Replication(_)
             | Self::Sql { .. }
             | Self::LinkClosed
+            | Self::NoAnswer { .. }
             | Self::Protocol(_)
             | Self::Position(_) => On::Source,
         }

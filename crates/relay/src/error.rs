@@ -99,6 +99,23 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// PostgreSQL is silent on an ordinary connection.
+    #[error("{doing}: PostgreSQL has not answered for {seconds} s")]
+    NoAnswer {
+        /// What the statement was for.
+        doing: &'static str,
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// A polling relay could not publish its rows while it held them.
+    #[error(
+        "the claim on {rows} rows ran out before Redis had them: they are claimed again, by \
+         whichever polling relay comes first"
+    )]
+    LeaseLost {
+        /// Rows of the batch.
+        rows: usize,
+    },
     /// A position that does not fit into an entry id.
     #[error(transparent)]
     Position(#[from] PositionError),
@@ -128,6 +145,8 @@ impl Error {
             | Self::EntriesLost { .. }
             | Self::LinkClosed
             | Self::NotYet(_)
+            | Self::NoAnswer { .. }
+            | Self::LeaseLost { .. }
             | Self::Unsound(_) => Retry::Transient,
             Self::SinkRefused(_)
             | Self::StreamBehind { .. }

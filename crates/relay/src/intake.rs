@@ -192,7 +192,7 @@ impl Intake {
                 let event_id = map.event_id(insert.new).unwrap_or_default();
                 mention_fault(&fault, position, event_id);
                 let columns = map.named(insert.new);
-                self.encoder.dead_letter(batch, position, &fault, event_id, columns)?;
+                self.encoder.dead_letter(batch, Some(position), &fault, event_id, columns)?;
             }
         }
         self.taken(position);
@@ -232,7 +232,7 @@ impl Intake {
                 let event_id = event_id.unwrap_or_default();
                 mention_fault(&fault, position, event_id);
                 let content = std::iter::once((&b"content"[..], message.content));
-                self.encoder.dead_letter(batch, position, &fault, event_id, content)?;
+                self.encoder.dead_letter(batch, Some(position), &fault, event_id, content)?;
             }
         }
         self.taken(position);

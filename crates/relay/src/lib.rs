@@ -20,6 +20,9 @@
 //! brings the rows that are older than the slot, [`watch`] looks after publication and slot while the
 //! pipeline runs, [`status`] tells the outside what is going on, and [`retention`] removes what nobody
 //! needs any more.
+//!
+//! [`polling`] is the other relay: it claims and marks rows of the outbox, and shares [`outbox`],
+//! [`batch`] and [`sink`] with the connector.
 
 pub mod assembler;
 pub mod batch;
@@ -32,6 +35,7 @@ mod metrics;
 pub mod offset;
 pub mod outbox;
 pub mod pipeline;
+pub mod polling;
 pub mod preflight;
 pub mod publisher;
 pub mod resume;
@@ -44,3 +48,4 @@ pub mod watch;
 
 pub use config::ConnectorConfig;
 pub use error::{Error, Retry};
+pub use polling::PollingConfig;

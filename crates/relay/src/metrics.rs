@@ -18,6 +18,11 @@ const STANDING_STILL: &str = "outflow_connector_waiting";
 const REMOVED: &str = "outflow_retention_removed_total";
 const PARTITIONS: &str = "outflow_retention_partitions_dropped_total";
 const IGNORED: &str = "outflow_ignored_changes_total";
+const CLAIMS: &str = "outflow_polling_claims_total";
+const CLAIMED: &str = "outflow_polling_claimed_rows_total";
+const TAKEN_OVER: &str = "outflow_polling_taken_over_rows_total";
+const LEASES_LOST: &str = "outflow_polling_lost_leases_total";
+const CLEANED: &str = "outflow_polling_deleted_rows_total";
 
 pub(crate) fn published(events: u64, dead_letters: u64, bytes: u64, took: Duration) {
     counter!(EVENTS).increment(events);
@@ -60,4 +65,19 @@ pub(crate) fn removed(from: &'static str, count: u64) {
 
 pub(crate) fn partition_dropped() {
     counter!(PARTITIONS).increment(1);
+}
+
+/// One look for rows: `found` is `none` or `rows`.
+pub(crate) fn claimed(rows: usize, taken_over: u64) {
+    counter!(CLAIMS, "found" => if rows == 0 { "none" } else { "rows" }).increment(1);
+    counter!(CLAIMED).increment(u64::try_from(rows).unwrap_or(u64::MAX));
+    counter!(TAKEN_OVER).increment(taken_over);
+}
+
+pub(crate) fn lease_lost() {
+    counter!(LEASES_LOST).increment(1);
+}
+
+pub(crate) fn cleaned(rows: u64) {
+    counter!(CLEANED).increment(rows);
 }

@@ -97,6 +97,11 @@ impl RowMap {
         Ok(Self { columns, max_payload })
     }
 
+    /// Number of columns that a row delivers.
+    pub(crate) fn width(&self) -> usize {
+        self.columns.len()
+    }
+
     /// Reads one row. Further columns are pushed to `extra`, which the event borrows.
     ///
     /// # Errors

@@ -36,6 +36,8 @@ pub enum Offsets<O> {
     },
     /// Into a store of their own, after the entries.
     Apart(O),
+    /// Nowhere: the rows themselves say what is published, and the polling relay marks them.
+    InTheRows,
 }
 
 /// Bounds of the time between two tries.
@@ -107,15 +109,21 @@ impl<S: Sink, O: OffsetStore> Publisher<S, O> {
             }
         }
         if failures > 0 {
-            self.reporter.state(State::Streaming);
+            self.reporter.state(match self.offsets {
+                Offsets::InTheRows => State::Polling,
+                Offsets::Beside { .. } | Offsets::Apart(_) => State::Streaming,
+            });
         }
         let bytes = u64::try_from(batch.bytes()).unwrap_or(u64::MAX);
         metrics::published(batch.events(), batch.dead_letters(), bytes, started.elapsed());
         if let Some(commit) = batch.oldest_commit() {
             metrics::commit_age(Timestamp::now().duration_since(commit).as_secs_f64());
         }
-        if let Some(offset) = batch.offset() {
-            self.reporter.published(offset, batch.events(), batch.dead_letters());
+        match batch.offset() {
+            Some(offset) => {
+                self.reporter.published(offset, batch.events(), batch.dead_letters());
+            }
+            None => self.reporter.published_rows(batch.events(), batch.dead_letters()),
         }
         Ok(())
     }

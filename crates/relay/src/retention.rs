@@ -92,7 +92,9 @@ pub struct OutboxReport {
 }
 
 /// Where a run reports how far it is: the thing that it is at, parts done, parts in all.
-pub struct Progress<'a>(Box<dyn FnMut(&str, u64, u64) + Send + 'a>);
+pub struct Progress<'a>(Advance<'a>);
+
+type Advance<'a> = Box<dyn FnMut(&str, u64, u64) + Send + 'a>;
 
 impl<'a> Progress<'a> {
     /// Reports to `to`.

@@ -23,7 +23,7 @@
 mod bootstrap;
 pub(crate) mod order;
 mod publish;
-mod sql;
+pub(crate) mod sql;
 
 pub use bootstrap::{Bootstrap, bootstrap, lock};
 pub use publish::publish;
@@ -286,7 +286,7 @@ impl std::fmt::Display for RowCount {
 
 /// Pins what the text of values depends on to what the replication link uses, and lifts limits
 /// that are meant for applications.
-async fn pin_session(client: &Client) -> Result<(), Error> {
+pub(crate) async fn pin_session(client: &Client) -> Result<(), Error> {
     client
         .batch_execute(
             "SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; SET TimeZone = 'UTC'; \

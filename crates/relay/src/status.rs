@@ -40,6 +40,8 @@ pub enum State {
     Snapshot,
     /// Publishing what the log brings.
     Streaming,
+    /// Publishing what the outbox holds, row by row: the polling relay at work.
+    Polling,
     /// Standing still.
     Waiting {
         /// What it waits for: `source`, `slot`, `publication`, `sink` or `offset`.
@@ -136,6 +138,7 @@ impl Reporter {
             State::Waiting { on, reason } => warn!(on = on.as_str(), "standing still: {reason}"),
             State::Starting | State::Snapshot => {}
             State::Streaming => info!("streaming"),
+            State::Polling => info!("polling"),
             State::Stopped => info!("stopped"),
         }
         *said = Some((state, Instant::now()));
@@ -148,6 +151,14 @@ impl Reporter {
             status.dead_letters += dead_letters;
             status.stored_lsn = Some(offset.end_lsn.to_string());
             status.position = offset.position.map(|position| position.to_string());
+        });
+    }
+
+    /// Reports a published batch that no offset covers.
+    pub(crate) fn published_rows(&self, events: u64, dead_letters: u64) {
+        self.status.send_modify(|status| {
+            status.published += events;
+            status.dead_letters += dead_letters;
         });
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use outflow_broker::Target;
 use outflow_inbox::{ConsumerOptions, OnFailure, OnGap};
+use outflow_relay::PollingConfig;
 use outflow_relay::config::{
     Column, ColumnNames, Durability, EntryIdMode, OffsetStoreKind, SnapshotMode, TableName,
 };
@@ -29,6 +30,8 @@ pub(crate) struct Config {
     pub(crate) sink: Sink,
     /// Where the connector keeps its position.
     pub(crate) offset: Offset,
+    /// The polling relay.
+    pub(crate) polling: PollingConfig,
     /// The consumer.
     pub(crate) consumer: Consumer,
     /// What to keep for how long.
@@ -123,11 +126,11 @@ impl LogFormat {
     }
 }
 
-const fn seconds(count: u64) -> Duration {
+pub(super) const fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-const fn millis(count: u64) -> Duration {
+pub(super) const fn millis(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
@@ -143,6 +146,7 @@ impl Config {
             source: Source::read(&mut read, &connector),
             sink: Sink::read(&mut read),
             offset: Offset::read(&mut read),
+            polling: super::polling::read(&mut read),
             consumer: Consumer::read(&mut read),
             retention: Retention::read(&mut read),
             listen: read.shown("http.listen", None, check::show_listen, check::listen),
@@ -234,7 +238,11 @@ fn read_columns(read: &mut Reader) -> ColumnNames {
         seq,
         headers,
         created_at,
-        omit: read.list("source.columns.omit", &["id"], check::identifier),
+        omit: read.list(
+            "source.columns.omit",
+            &["id", "claimed_by", "claimed_until", "published_at"],
+            check::identifier,
+        ),
     }
 }
 
@@ -367,7 +375,7 @@ impl Consumer {
 
 /// `<host>-<process id>`: in a container, where every process has the same id, the host is the
 /// container's own.
-fn default_worker() -> String {
+pub(super) fn default_worker() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()
         .or_else(|| std::env::var("HOSTNAME").ok())

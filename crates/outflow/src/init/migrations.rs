@@ -9,6 +9,8 @@ use sha2::{Digest, Sha256};
 pub(crate) enum Side {
     /// The database with the outbox.
     Producer,
+    /// What the polling relay needs in the outbox.
+    Polling,
     /// The database with the inbox.
     Consumer,
     /// The demo's ledger.
@@ -22,6 +24,7 @@ impl fmt::Display for Side {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Producer => "producer",
+            Self::Polling => "polling",
             Self::Consumer => "consumer",
             Self::DemoProducer => "demo-producer",
             Self::DemoConsumer => "demo-consumer",

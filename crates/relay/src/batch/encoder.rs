@@ -30,6 +30,9 @@ pub struct Encoder {
 const USUAL_ARGS: usize = 24;
 const USUAL_BYTES: usize = 384;
 
+/// In place of an id (Redis documentation, XADD).
+const REDIS_MAKES_IT: &[u8] = b"*";
+
 /// What all events of a transaction share.
 #[derive(Debug, Default)]
 struct Transaction {
@@ -90,40 +93,32 @@ impl Encoder {
         position: Position,
         event: &EventRef<'_>,
     ) -> Result<(), PositionError> {
-        self.key.clear();
-        let partition = self.naming.partition(event.aggregate_id);
-        self.naming.write_key(event.aggregate_type, partition, &mut self.key);
-        let id = self.address(position)?;
+        let id = self.address(Some(position))?;
         let commit_time = self.transaction.commit_time_text.as_slice();
         let commit_time = (!commit_time.is_empty()).then_some(commit_time);
         let origin = Origin { position: &self.position, commit_time };
-
-        let payload = event.payload.map_or(0, <[u8]>::len);
-        let mut command = Cmd::with_capacity(USUAL_ARGS, payload + USUAL_BYTES);
-        command.arg("XADD").arg(self.key.as_slice()).arg(self.id.as_slice());
-        let mut bytes = self.key.len() + self.id.len();
-        entry::encode(event, Some(origin), |name, value| {
-            bytes += name.len() + value.len();
-            command.arg(name).arg(value);
-        });
-
-        batch.push(command, bytes, &self.key, id);
-        batch.events += 1;
+        add(&self.naming, &mut self.key, &self.id, Some(origin), batch, id, event);
         if batch.oldest_commit.is_none() {
             batch.oldest_commit = self.transaction.commit_time;
         }
         Ok(())
     }
 
-    /// Sets a row aside that cannot become an entry: its position, what is wrong with it, and its
-    /// columns, except a payload that is too large.
+    /// Adds an event of which only the row is known: the same entry without position and commit
+    /// time, under an id that Redis makes.
+    pub fn event_of_unknown_commit(&mut self, batch: &mut Batch, event: &EventRef<'_>) {
+        add(&self.naming, &mut self.key, REDIS_MAKES_IT, None, batch, None, event);
+    }
+
+    /// Sets a row aside that cannot become an entry: its position where that is known, what is wrong
+    /// with it, and its columns, except a payload that is too large.
     ///
     /// # Errors
     /// When its position does not fit into an entry id.
     pub fn dead_letter<'a>(
         &mut self,
         batch: &mut Batch,
-        position: Position,
+        position: Option<Position>,
         fault: &RowFault,
         event_id: &[u8],
         columns: impl Iterator<Item = (&'a [u8], &'a [u8])>,
@@ -133,8 +128,10 @@ impl Encoder {
         let mut command = Cmd::new();
         command.arg("XADD").arg(self.dead_letter_key.as_slice()).arg(self.id.as_slice());
         command.arg(field::EVENT_ID).arg(event_id).arg("reason").arg(&reason);
-        command.arg(field::POSITION).arg(self.position.as_slice());
-        command.arg(field::COMMIT_TIME).arg(self.transaction.commit_time_text.as_slice());
+        if position.is_some() {
+            command.arg(field::POSITION).arg(self.position.as_slice());
+            command.arg(field::COMMIT_TIME).arg(self.transaction.commit_time_text.as_slice());
+        }
         let mut bytes = reason.len();
         for (name, value) in columns {
             if let RowFault::PayloadTooLarge { bytes, .. } = fault
@@ -151,13 +148,17 @@ impl Encoder {
     }
 
     /// Writes id and position of an entry into the scratch buffers.
-    fn address(&mut self, position: Position) -> Result<Option<EntryId>, PositionError> {
+    fn address(&mut self, position: Option<Position>) -> Result<Option<EntryId>, PositionError> {
+        self.id.clear();
+        let Some(position) = position else {
+            self.id.extend_from_slice(REDIS_MAKES_IT);
+            return Ok(None);
+        };
         self.position.clone_from(&self.transaction.position_prefix);
         append(&mut self.position, format_args!("{}", position.index));
         match self.mode {
             EntryIdMode::Auto => {
-                self.id.clear();
-                self.id.push(b'*');
+                self.id.extend_from_slice(REDIS_MAKES_IT);
                 Ok(None)
             }
             EntryIdMode::Lsn => {
@@ -167,6 +168,30 @@ impl Encoder {
             }
         }
     }
+}
+
+/// Encodes one event into `batch`; `key` is scratch space.
+fn add(
+    naming: &StreamNaming,
+    key: &mut Vec<u8>,
+    id_text: &[u8],
+    origin: Option<Origin<'_>>,
+    batch: &mut Batch,
+    id: Option<EntryId>,
+    event: &EventRef<'_>,
+) {
+    key.clear();
+    naming.write_key(event.aggregate_type, naming.partition(event.aggregate_id), key);
+    let payload = event.payload.map_or(0, <[u8]>::len);
+    let mut command = Cmd::with_capacity(USUAL_ARGS, payload + USUAL_BYTES);
+    command.arg("XADD").arg(key.as_slice()).arg(id_text);
+    let mut bytes = key.len() + id_text.len();
+    entry::encode(event, origin, |name, value| {
+        bytes += name.len() + value.len();
+        command.arg(name).arg(value);
+    });
+    batch.push(command, bytes, key, id);
+    batch.events += 1;
 }
 
 fn rewrite(buffer: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {

@@ -13,10 +13,10 @@ use tracing::debug;
 use super::Sink;
 use super::connection::RedisLink;
 use super::refusal::{classify, classify_server_error};
-use crate::batch::{Batch, Part, StreamSpan, WrittenEntry};
+use crate::batch::{Batch, Identity, Part, StreamSpan, WrittenEntry};
 use crate::config::{Durability, EntryIdMode, SinkConfig};
 use crate::error::Error;
-use crate::offset::{Offset, ResumePoint, offset_key, script_outcome};
+use crate::offset::{offset_key, script_outcome};
 
 /// Publishes batches to Redis Streams over a connection of its own.
 #[derive(Debug)]
@@ -27,9 +27,9 @@ pub struct RedisSink {
     cluster: bool,
     timeout: Duration,
     connector: String,
-    /// Resume point of a batch that Redis has taken, over the present connection, and whose
-    /// durability is still to be reached.
-    taken: Option<ResumePoint>,
+    /// A batch that Redis has taken, over the present connection, and whose durability is still to
+    /// be reached.
+    taken: Option<Identity>,
     acked: Acknowledged,
 }
 
@@ -271,8 +271,8 @@ impl Sink for RedisSink {
         if batch.parts().next().is_none() {
             return Ok(());
         }
-        let point = batch.offset().map(Offset::resume_point);
-        let result = match self.taken.filter(|taken| Some(*taken) == point) {
+        let identity = batch.identity();
+        let result = match self.taken.filter(|taken| Some(*taken) == identity) {
             Some(_) => Ok(()),
             None => self.transact(batch).await,
         };
@@ -281,7 +281,7 @@ impl Sink for RedisSink {
             refused => refused,
         };
         if matches!(result, Err(Error::Undurable { .. })) {
-            self.taken = point;
+            self.taken = identity;
             return result;
         }
         self.taken = None;

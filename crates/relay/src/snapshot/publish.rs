@@ -91,7 +91,7 @@ fn take_in(
             let event_id = map.event_id(values()).unwrap_or_default();
             let named = String::from_utf8_lossy(event_id);
             warn!(%position, event_id = %named, "set aside as a dead letter of the connector: {fault}");
-            encoder.dead_letter(batch, position, &fault, event_id, map.named(values()))?;
+            encoder.dead_letter(batch, Some(position), &fault, event_id, map.named(values()))?;
         }
     }
     progress.position = Some(position);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use outflow_event::{EntryId, StreamNaming};
 use outflow_pgoutput::ConnectOptions;
+use outflow_relay::PollingConfig;
 use outflow_relay::config::{
     ColumnNames, ConnectorConfig, Durability, EntryIdMode, OffsetConfig, OffsetStoreKind,
     SinkConfig, SnapshotMode, SourceConfig, TableName,
@@ -98,6 +99,22 @@ impl World {
         let status = reporter.subscribe();
         let task = tokio::spawn(outflow_relay::connector::run(config, reporter, shutdown.clone()));
         Running { shutdown, status, task, logs: Arc::clone(&self.logs) }
+    }
+
+    /// Adds what the polling relay needs to the outbox.
+    pub async fn allow_polling(&self) {
+        for migration in migrations("polling") {
+            self.execute(&migration).await;
+        }
+    }
+
+    /// Starts a polling relay.
+    pub fn poll(&self, polling: PollingConfig) -> Running {
+        let (reporter, shutdown) = (Reporter::new(), CancellationToken::new());
+        let status = reporter.subscribe();
+        let work =
+            outflow_relay::polling::run(self.config.clone(), polling, reporter, shutdown.clone());
+        Running { shutdown, status, task: tokio::spawn(work), logs: Arc::clone(&self.logs) }
     }
 
     /// Emits one event of aggregate `order/1` and returns its id.
