@@ -94,6 +94,9 @@ async fn keeping_what_was_applied_is_recorded_once_and_changes_nothing_else() {
     assert_eq!(bed.value::<String>(inbox, &[]).await, before);
 }
 
+/// A failpoint is there for all tests of the process: those that replace run one after the other.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// Adds up, and takes back what is replaced.
 fn total() -> SqlProjection {
     SqlProjection::parse(
@@ -129,6 +132,7 @@ const SETTLED: &str = "SELECT resolved_at IS NOT NULL FROM outflow.conflict WHER
 
 #[tokio::test]
 async fn c94_a_replacement_has_its_effect_once_and_keeps_what_was_there() {
+    let _alone = ALONE.lock().await;
     let mut bed = Bed::new().await;
     let conflict_id = five_and_seven(&mut bed).await;
     ask(&bed, conflict_id).await;
@@ -167,6 +171,7 @@ async fn c94_a_replacement_has_its_effect_once_and_keeps_what_was_there() {
 
 #[tokio::test]
 async fn a_replacement_that_fails_changes_nothing_and_says_why() {
+    let _alone = ALONE.lock().await;
     let mut bed = Bed::new().await;
     let conflict_id = five_and_seven(&mut bed).await;
     bed.log.expect_warn("a replacement that was asked for failed");
@@ -196,12 +201,12 @@ async fn c72_a_worker_that_ends_before_a_replacement_commits_has_done_nothing() 
     let mut bed = Bed::new().await;
     let conflict_id = five_and_seven(&mut bed).await;
     ask(&bed, conflict_id).await;
-    let scenario = fail::FailScenario::setup();
+    let _alone = ALONE.lock().await;
     fail::cfg("inbox::replace_before_commit", "panic").unwrap();
     let ended = bed.start(bed.options(), total()).end().await.unwrap_err();
     assert!(ended.to_string().contains("panicked"), "{ended}");
     assert_eq!(total_of(&bed).await, 5);
-    scenario.teardown();
+    fail::remove("inbox::replace_before_commit");
     // two workers, one replacement
     let workers = ["worker-1", "worker-2"].map(|worker| {
         let options = outflow_inbox::ConsumerOptions { worker: worker.to_owned(), ..bed.options() };
