@@ -8,6 +8,9 @@ use tokio::time::Instant;
 
 use crate::support::{PATIENCE, World};
 
+/// An entry's id, then names and values.
+type Entry = (String, Vec<String>);
+
 const STREAM: &str = "outflow:order";
 
 /// Everything that is older than nothing at all.
@@ -60,7 +63,7 @@ impl Bed {
             .arg("0")
             .exec_async(&mut self.redis)
             .await;
-        let read: Vec<(String, Vec<(String, Vec<String>)>)> = redis::cmd("XREADGROUP")
+        let read: Vec<(String, Vec<Entry>)> = redis::cmd("XREADGROUP")
             .arg("GROUP")
             .arg(group)
             .arg("w")
