@@ -30,7 +30,7 @@ Examples:
 
 Exit codes: 0 stopped by a signal; 1 failed; 2 configuration; 3 refused, the message has the way out.")]
 pub(crate) struct Args {
-    /// Ask the table instead of reading the log ([polling] in the configuration)
+    /// Ask the table instead of reading the log (section `polling` of the configuration)
     #[arg(long)]
     polling: bool,
     /// Database with the outbox [default: source.url]
