@@ -21,13 +21,14 @@ REDIS_BINS ?= $(dir $(shell command -v redis-server 2>/dev/null))
 setup:
 	@scripts/setup.sh
 
+# every test is a process of its own: failpoints and servers of one must not meet those of another
 test: setup
-	@if cargo nextest --version >/dev/null 2>&1; then \
-	  cargo test --workspace $(CARGO_FLAGS) --doc --quiet && \
-	  cargo nextest run --workspace $(CARGO_FLAGS) --profile $(PROFILE); \
-	else \
-	  cargo test --workspace $(CARGO_FLAGS); \
-	fi
+	@cargo nextest --version >/dev/null 2>&1 || { \
+	  echo "test: installing cargo-nextest, once (a few minutes)"; \
+	  cargo install --quiet --locked cargo-nextest; \
+	}
+	@cargo test --workspace $(CARGO_FLAGS) --doc --quiet
+	@cargo nextest run --workspace $(CARGO_FLAGS) --profile $(PROFILE)
 
 demo: setup
 	cargo run --release $(CARGO_FLAGS) -p outflow -- demo $(if $(KEEP),--keep)
