@@ -126,7 +126,8 @@ async fn apply(
     let row = tx.query_one(insert, &parameters).await?;
     let transaction: String = row.try_get("transaction_id")?;
     let rows = &batch.projection;
-    let parameters: [&(dyn ToSql + Sync); 15] = [
+    let (none, nothing) = (Vec::<bool>::new(), Vec::<&str>::new());
+    let parameters: [&(dyn ToSql + Sync); 17] = [
         &rows.event_id,
         &rows.aggregate_type,
         &rows.aggregate_id,
@@ -142,6 +143,9 @@ async fn apply(
         &rows.stream,
         &rows.entry_id,
         &rows.extra,
+        // no event replaces another: the shorter arrays count as NULLs
+        &none,
+        &nothing,
     ];
     tx.execute(projection, &parameters).await?;
     let (streams, last) = (vec![batch.stream], vec![batch.last.as_str()]);
