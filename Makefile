@@ -1,6 +1,7 @@
 # What to run; CONTRIBUTING.md says more.
 #   make test          every test, on servers of its own
 #   make demo          a guided tour on this machine       KEEP=1  leaves it running
+#   make drill         every failure, injected and judged  NAMES="windows kills"  TIMES=300
 #   make bench         throughput, latency and memory      QUICK=1 for a first impression
 #   make lint          what CI checks beside the tests
 #   make test-matrix   the tests once for each server version in PG_BINS and REDIS_BINS
@@ -16,7 +17,7 @@ PROFILE ?= $(if $(CI),ci,default)
 PG_BINS ?= $(wildcard /usr/lib/postgresql/*/bin)
 REDIS_BINS ?= $(dir $(shell command -v redis-server 2>/dev/null))
 
-.PHONY: test demo bench lint setup test-matrix
+.PHONY: test demo drill bench lint setup test-matrix
 
 setup:
 	@scripts/setup.sh
@@ -32,6 +33,9 @@ test: setup
 
 demo: setup
 	cargo run --release $(CARGO_FLAGS) -p outflow -- demo $(if $(KEEP),--keep)
+
+drill: setup
+	cargo run --release $(CARGO_FLAGS) -p outflow -- drill $(or $(NAMES),all) $(if $(TIMES),--times $(TIMES))
 
 bench: setup
 	cargo run --release $(CARGO_FLAGS) -p outflow -- bench $(if $(QUICK),--quick)

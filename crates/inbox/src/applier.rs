@@ -166,6 +166,7 @@ impl<H: Handler> Applier<H> {
                 }
                 Err(failure) => failure,
             };
+            fail::fail_point!("inbox::rolled_back");
             self.shared.board.retried();
             let reason = match failure {
                 Failure::Fatal(error) => return Err(error),

@@ -24,6 +24,7 @@ Examples:
   outflow dead-letters                                 events that were set aside; retry or discard them
   outflow conflicts                                    event ids that came with two payloads
   outflow retention show                               what nobody needs any more
+  outflow drill windows                                failures, injected for real and judged
   outflow lab all                                      why there is an outbox at all, in eight steps
 
 Configuration: outflow.toml or --config FILE, then variables such as OUTFLOW_SOURCE__URL, then flags.
@@ -83,6 +84,7 @@ pub(crate) enum Command {
     Retention(crate::retention::Args),
     Bench(crate::bench::Args),
     Demo(crate::demo::Args),
+    Drill(crate::drill::Args),
     Lab(crate::lab::Args),
     Config(crate::config::show::Args),
     Completions(crate::completions::Args),
@@ -101,6 +103,7 @@ impl Command {
             Self::Retention(args) => crate::retention::run(args, global),
             Self::Bench(args) => crate::bench::run(args, global),
             Self::Demo(args) => crate::demo::run(args),
+            Self::Drill(args) => crate::drill::run(args),
             Self::Lab(args) => crate::lab::run(args),
             Self::Config(args) => crate::config::show::run(args, global),
             Self::Completions(args) => crate::completions::run(args),

@@ -43,6 +43,8 @@ pub(crate) struct Args {
     /// Address of health, status and metrics [default: http.listen]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+    #[command(flatten)]
+    faults: crate::fault::Faults,
 }
 
 /// Runs the command.
@@ -58,6 +60,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
     let connect = config.consumer_connect()?;
     let projection = projection(&config)?;
     crate::log::start(&config, global)?;
+    args.faults.arm()?;
     // reading, applying and acknowledging overlap
     crate::service::multi_threaded()?.block_on(async {
         let stop = crate::service::stop_on_signal()?;

@@ -7,22 +7,17 @@
 //! | module | does |
 //! | --- | --- |
 //! | `stage` | servers, databases, configuration |
-//! | `folder`, `child` | the temporary folder; processes that are killed and started again |
-//! | `workload` | the producers |
 //! | `chaos` | when what is killed |
 //! | `watch`, `display` | how far it is, and whether it still moves |
 //! | `proof` | the table and the JSON in the end |
 //! | `tour` | how to look around |
 
 mod chaos;
-mod child;
 mod display;
-mod folder;
 mod proof;
 mod stage;
 mod tour;
 mod watch;
-mod workload;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -33,12 +28,13 @@ use tokio_util::sync::CancellationToken;
 
 use self::display::Display;
 use self::proof::Proof;
-use self::stage::{CONSUMER, Stage};
+use self::stage::Stage;
 use self::watch::{Outcome, Progress};
-use self::workload::{Counts, Goal, Plan};
 use crate::oracle;
-use crate::oracle::check::Record;
+use crate::oracle::check::{Record, Rules};
 use crate::oracle::collect::Sources;
+use crate::rig::workload::{self, Counts, Goal, Plan};
+use crate::rig::{CONSUMER, PRODUCER};
 
 /// Exit code of a demo that was ended before its proof (128 + SIGINT, as shells have it).
 const INTERRUPTED: u8 = 130;
@@ -126,7 +122,7 @@ async fn demo(args: &Args, stop: &CancellationToken) -> anyhow::Result<ExitCode>
     ));
     display.begin(args.seconds.is_none().then_some(args.events));
 
-    let progress = Progress::new(goal, history, display);
+    let progress = Progress::new(goal.clone(), history, display);
     let played = play(args, &stage, &progress, goal, seed, &mut record).await;
     progress.display.end();
     let (outcome, produced_in) = played?;
@@ -159,7 +155,7 @@ fn split(goal: Goal) -> (u64, Goal) {
             let history = (events / 20).min(500);
             (history, Goal::Events(events - history))
         }
-        Goal::Time(_) => (100, goal),
+        Goal::Time(_) | Goal::Until(_) => (100, goal),
     }
 }
 
@@ -171,15 +167,13 @@ fn history_plan(args: &Args, events: u64, seed: u64) -> Plan {
         rate: None,
         seed: seed.wrapping_add(1000),
         messages: false,
+        survives: false,
     }
 }
 
 async fn produce(stage: &Stage, plan: Plan, counts: Arc<Counts>) -> anyhow::Result<Record> {
-    let mut clients = Vec::new();
-    for _ in 0..plan.producers {
-        clients.push(stage.producer_database().await?);
-    }
-    workload::run(plan, clients, counts).await.context("a producer failed")
+    let connect = workload::connect_to(stage.postgres.unix_url_for(PRODUCER));
+    workload::run(plan, connect, counts).await.context("a producer failed")
 }
 
 /// Produces and kills until both are through and everything has settled. Returns how it ended and
@@ -199,6 +193,7 @@ async fn play(
         rate: args.rate.map(f64::from),
         seed,
         messages: true,
+        survives: false,
     };
     let mut produced_in = Duration::ZERO;
     let work = async {
@@ -238,7 +233,7 @@ async fn examine(stage: &Stage, record: Record) -> anyhow::Result<oracle::verdic
         consumer: &consumer,
         redis: stage.broker().await?,
         consumer_id: CONSUMER,
-        lsn_ids: true,
+        rules: Rules { lsn_ids: true, may_repeat: false },
     };
     oracle::collect::examine(sources, record).await
 }

@@ -12,13 +12,17 @@
 //! | `retention` | removes what nobody needs any more |
 //! | `offsets` | shows the stored offset and its history; resets it after a refusal |
 //! | `bench` | measures connector and consumer against the servers themselves |
-//! | `demo`, `oracle` | a tour on throwaway servers; an independent check of everything |
+//! | `demo`, `drill` | a tour on throwaway servers; rehearsed failures |
+//! | `oracle` | an independent check of everything |
+//! | `rig` | what demo and drills share: processes that are killed, producers |
+//! | `fault` | failpoints, armed by a flag |
 //! | `lab` | a guided exercise: why an outbox, with SQLite and a Redis list |
 //! | `completions` | writes shell completions |
 //! | `failure` | how a failed command ends: message, remedy, exit code |
 //! | `service` | what long-running commands share: runtime, signals, deadline |
 //! | `http` | health, readiness, status and metrics of a running process |
 //! | `log`, `output`, `database` | log lines, standard output, plain SQL connections |
+//! | `markdown` | results in a file of the documentation |
 
 mod bench;
 mod cli;
@@ -29,16 +33,20 @@ mod consume;
 mod database;
 mod dead_letters;
 mod demo;
+mod drill;
 mod failure;
+mod fault;
 mod http;
 mod init;
 mod lab;
 mod log;
+mod markdown;
 mod offsets;
 mod oracle;
 mod output;
 mod relay;
 mod retention;
+mod rig;
 mod service;
 mod status;
 

@@ -42,6 +42,8 @@ pub(crate) struct Args {
     /// Address of health, status and metrics [default: http.listen]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+    #[command(flatten)]
+    faults: crate::fault::Faults,
 }
 
 /// Runs the command.
@@ -54,6 +56,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
     let config = Config::load(&Sources::of_process(global, &flags)?)?;
     let connector = config.connector_config()?;
     crate::log::start(&config, global)?;
+    args.faults.arm()?;
     // one loop that is busy with two sockets: a second thread would only hand work over
     crate::service::single_threaded()?.block_on(async {
         let stop = crate::service::stop_on_signal()?;

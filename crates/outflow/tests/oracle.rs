@@ -9,7 +9,7 @@ mod oracle;
 use std::collections::HashSet;
 use std::process::Command;
 
-use oracle::check::Record;
+use oracle::check::{Record, Rules};
 use oracle::collect::{MESSAGE_EVENT, Sources, examine};
 use oracle::verdict::{Fault, Verdict};
 use outflow_sandbox::{Postgres, Redis};
@@ -107,7 +107,7 @@ impl World {
             consumer: &self.consumer,
             redis: self.broker.clone(),
             consumer_id: "books",
-            lsn_ids: true,
+            rules: Rules { lsn_ids: true, may_repeat: false },
         };
         examine(sources, self.record.clone()).await.unwrap()
     }

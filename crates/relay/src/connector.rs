@@ -169,6 +169,7 @@ impl Connector {
                 if let Some(fork) = fork {
                     warn!("{fork}");
                     store.save(&from).await?;
+                    fail::fail_point!("relay::epoch_raised");
                 }
                 from
             }

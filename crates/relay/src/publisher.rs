@@ -132,6 +132,9 @@ impl<S: Sink, O: OffsetStore> Publisher<S, O> {
         fail::fail_point!("relay::before_publish");
         self.sink.publish(batch).await.map_err(|error| (On::Sink, error))?;
         fail::fail_point!("relay::after_publish");
+        if batch.events() > 0 {
+            fail::fail_point!("relay::entries_published");
+        }
         if let (Offsets::Apart(store), Some(offset)) = (&mut self.offsets, batch.offset()) {
             store.save(offset).await.map_err(|error| (On::Offset, error))?;
         }

@@ -9,8 +9,8 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::sync::Mutex;
 
-use super::child::Child;
 use super::watch::Progress;
+use crate::rig::child::Child;
 
 const POLL: Duration = Duration::from_millis(5);
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use indicatif::HumanCount;
 use serde::Serialize;
 
-use super::workload::Counts;
 use crate::oracle::verdict::{Fault, Verdict};
+use crate::rig::workload::Counts;
 
 /// The JSON form; the names are stable.
 #[derive(Debug, Serialize)]

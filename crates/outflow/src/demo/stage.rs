@@ -1,9 +1,7 @@
 //! Servers, databases, configuration and processes of the demo.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,22 +10,15 @@ use outflow_sandbox::{Fsync, Postgres, Redis};
 use redis::aio::MultiplexedConnection;
 use tokio_postgres::Client;
 
-use super::child::{Child, Program};
-use super::folder::Folder;
+use crate::rig::child::{Child, Program, why};
+use crate::rig::folder::Folder;
+use crate::rig::{CONSUMER, PRODUCER, PROJECTION};
 
-/// The database with the outbox.
-pub(super) const PRODUCER: &str = "shop";
-/// The database with the inbox, and the consumer's id.
-pub(super) const CONSUMER: &str = "accounting";
-/// The stream that the events go to.
-pub(super) const STREAM: &str = "outflow:journal";
 /// The connector, and its slot.
 pub(super) const CONNECTOR: &str = "demo";
 
-const PROJECTION: &str = include_str!("../../../../sql/demo/consumer/projection.sql");
 /// How long the connector may take to create its slot.
 const SLOT_WITHIN: Duration = Duration::from_secs(30);
-const STATUS_WITHIN: Duration = Duration::from_secs(5);
 
 /// All of it. What is dropped first ends first.
 pub(super) struct Stage {
@@ -53,6 +44,7 @@ impl Stage {
         let program = Program {
             path: std::env::current_exe().context("this program does not know its own path")?,
             config: path.join("outflow.toml"),
+            set: Vec::new(),
         };
         // the times of commits tell how long an event took from end to end
         let postgres = Postgres::builder().setting("track_commit_timestamp", "on").start();
@@ -65,8 +57,10 @@ impl Stage {
         let config = config(&databases, &redis.url(), &projection);
         fs::write(&program.config, config).context("the demo's folder cannot be written")?;
         let folder = Arc::new(Mutex::new(folder));
-        let child =
-            |name| tokio::sync::Mutex::new(Child::new(name, program.clone(), Arc::clone(&folder)));
+        let child = |name| {
+            let child = Child::new(name, &[name], program.clone(), Arc::clone(&folder));
+            tokio::sync::Mutex::new(child)
+        };
         let stage = Self {
             relay: child("relay"),
             consumer: child("consume"),
@@ -146,26 +140,8 @@ impl Stage {
 
     /// What status and the logs say about why nothing moves.
     pub(super) async fn why(&self) -> String {
-        let mut text = String::new();
-        let mut status = self.program.command(&["status"]);
-        let output = status.stdout(Stdio::piped()).stderr(Stdio::piped()).output();
-        let output = match tokio::time::timeout(STATUS_WITHIN, output).await {
-            Ok(Ok(output)) => [output.stdout, output.stderr].concat(),
-            Ok(Err(error)) => error.to_string().into_bytes(),
-            Err(_) => b"no answer".to_vec(),
-        };
-        let mut section = |title: &str, lines: Vec<String>| {
-            let lines = lines.join("\n    ");
-            // writing to a String cannot fail
-            let _ = write!(text, "\n  {title}:\n    {lines}");
-        };
-        let output = String::from_utf8_lossy(&output).into_owned();
-        section("outflow status", output.lines().map(str::to_owned).collect());
-        for child in [&self.relay, &self.consumer] {
-            let child = child.lock().await;
-            section(&child.log().display().to_string(), child.trouble());
-        }
-        text
+        let (relay, consumer) = (self.relay.lock().await, self.consumer.lock().await);
+        why(&self.program, &[&*relay, &*consumer]).await
     }
 }
 

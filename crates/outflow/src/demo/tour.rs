@@ -1,6 +1,7 @@
 //! How to look around while `--keep` leaves everything running.
 
-use super::stage::{CONNECTOR, CONSUMER, PRODUCER, STREAM, Stage};
+use super::stage::{CONNECTOR, Stage};
+use crate::rig::{CONSUMER, PRODUCER, STREAM};
 
 /// Lines to copy into a shell.
 pub(super) async fn text(stage: &Stage) -> String {

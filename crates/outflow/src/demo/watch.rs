@@ -9,8 +9,9 @@ use tokio::time::Instant;
 use tokio_postgres::Client;
 
 use super::display::Display;
-use super::stage::{CONSUMER, STREAM, Stage};
-use super::workload::{Counts, Goal};
+use super::stage::Stage;
+use crate::rig::workload::{Counts, Goal};
+use crate::rig::{CONSUMER, STREAM};
 
 const EVERY: Duration = Duration::from_millis(250);
 /// So many equal samples in a row count as settled: a late double would still arrive.
@@ -70,12 +71,14 @@ impl Progress {
 
     /// How much of the producers' work is done, 0 to 1.
     pub(super) fn fraction(&self) -> f64 {
-        match self.goal {
+        match &self.goal {
             Goal::Time(time) => self.since.elapsed().as_secs_f64() / time.as_secs_f64(),
             #[expect(clippy::cast_precision_loss, reason = "a fraction needs no 53 bits")]
             Goal::Events(events) => {
-                self.counts.committed.load(Ordering::Relaxed) as f64 / events.max(1) as f64
+                self.counts.committed.load(Ordering::Relaxed) as f64 / (*events).max(1) as f64
             }
+            // there is no end that it could be a fraction of
+            Goal::Until(_) => 0.0,
         }
     }
 

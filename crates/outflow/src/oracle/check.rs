@@ -23,6 +23,15 @@ pub(crate) struct Record {
     pub(crate) rolled_back: HashSet<String>,
 }
 
+/// What the checked relay promises.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules {
+    /// Entry ids are made of epoch and position (`sink.entry_id = "lsn"`).
+    pub(crate) lsn_ids: bool,
+    /// An event may be delivered again, unchanged: at least once. Effects are once all the same.
+    pub(crate) may_repeat: bool,
+}
+
 /// An event as it was committed.
 #[derive(Debug, Clone)]
 pub(crate) struct Committed {
@@ -112,8 +121,7 @@ impl Names {
 #[derive(Debug)]
 pub(crate) struct Checker {
     record: Record,
-    /// Whether entry ids must be made of epoch and position.
-    lsn_ids: bool,
+    rules: Rules,
     events: HashMap<String, Known>,
     aggregates: HashMap<usize, Aggregate>,
     aggregate_names: Names,
@@ -124,11 +132,11 @@ pub(crate) struct Checker {
 }
 
 impl Checker {
-    /// Knows the producers' record and how entry ids are made (`sink.entry_id = "lsn"`).
-    pub(crate) fn new(record: Record, lsn_ids: bool) -> anyhow::Result<Self> {
+    /// Knows the producers' record and what the relay promises.
+    pub(crate) fn new(record: Record, rules: Rules) -> anyhow::Result<Self> {
         Ok(Self {
             record,
-            lsn_ids,
+            rules,
             events: HashMap::new(),
             aggregates: HashMap::new(),
             aggregate_names: Names::default(),
@@ -188,9 +196,14 @@ impl Checker {
         let entry_id = entry::entry_id(id).ok_or("its id is not <number>-<number>")?;
         let stream_number = self.streams.number(stream);
         let position = entry::position(fields)?;
+        let known = self.events.get(event_id).map_or(0, |known| known.deliveries);
+        if self.rules.may_repeat && known > 0 {
+            self.verdict.repeated += 1;
+            return self.same_content(event_id, fields);
+        }
         if let Some(position) = position {
             // LSNs begin anew in another epoch, which only the id knows
-            let whole = if self.lsn_ids { entry_id } else { position };
+            let whole = if self.rules.lsn_ids { entry_id } else { position };
             if !self.positions.insert(whole) {
                 self.verdict.note(Fault::PositionTwice, || {
                     format!(
@@ -215,7 +228,7 @@ impl Checker {
         known.delivery = Some((stream_number, entry_id));
         known.commit_time = entry::commit_time(fields)?;
         let (aggregate, seq) = (known.aggregate, known.seq);
-        if self.lsn_ids && position != Some((entry_id.0 & LSN_MASK, entry_id.1)) {
+        if self.rules.lsn_ids && position != Some((entry_id.0 & LSN_MASK, entry_id.1)) {
             return Err(format!(
                 "event {event_id}: its id is not made of its position {position:?}"
             ));
@@ -293,7 +306,8 @@ impl Checker {
             });
         }
         let bound = self.streams.find(&row.stream).zip(entry::entry_id(&row.entry_id));
-        if known.deliveries == 1 && bound != known.delivery {
+        // which of several deliveries was the first to be applied is free
+        if !self.rules.may_repeat && known.deliveries == 1 && bound != known.delivery {
             self.verdict.note(Fault::Altered, || {
                 let (entry, stream) = (&row.entry_id, &row.stream);
                 format!("inbox row of {event_id}: entry {entry} of {stream} is not its entry")

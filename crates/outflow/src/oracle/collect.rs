@@ -11,7 +11,7 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tokio_postgres::{Client, Row};
 
-use super::check::{Applied, Checker, Committed, Projection, Record};
+use super::check::{Applied, Checker, Committed, Projection, Record, Rules};
 use super::verdict::Verdict;
 
 /// Ends the ids of journal lines whose event has no outbox row.
@@ -75,8 +75,8 @@ pub(crate) struct Sources<'a> {
     pub(crate) redis: MultiplexedConnection,
     /// Whose inbox.
     pub(crate) consumer_id: &'a str,
-    /// Whether `sink.entry_id` is `"lsn"`.
-    pub(crate) lsn_ids: bool,
+    /// What the relay promises.
+    pub(crate) rules: Rules,
 }
 
 /// Reads and checks everything. Producers, connector and consumer should be done: what is under way
@@ -85,8 +85,8 @@ pub(crate) struct Sources<'a> {
 /// # Errors
 /// A server that cannot be read. Faults are no errors: they stand in the verdict.
 pub(crate) async fn examine(sources: Sources<'_>, record: Record) -> anyhow::Result<Verdict> {
-    let Sources { producer, consumer, mut redis, consumer_id, lsn_ids } = sources;
-    let mut checker = Checker::new(record, lsn_ids)?;
+    let Sources { producer, consumer, mut redis, consumer_id, rules } = sources;
+    let mut checker = Checker::new(record, rules)?;
     read_producer(producer, &mut checker)
         .await
         .context("the producer's database cannot be read")?;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::check::{Applied, Checker, Committed, Projection, Record};
+use super::check::{Applied, Checker, Committed, Projection, Record, Rules};
 use super::verdict::{Fault, Verdict};
 
 const STREAM: &str = "outflow:journal";
@@ -81,7 +81,11 @@ impl Facts {
     }
 
     fn judge_with(&self, lsn_ids: bool) -> Verdict {
-        let mut checker = Checker::new(self.record.clone(), lsn_ids).unwrap();
+        self.judge_by(Rules { lsn_ids, may_repeat: false })
+    }
+
+    fn judge_by(&self, rules: Rules) -> Verdict {
+        let mut checker = Checker::new(self.record.clone(), rules).unwrap();
         self.committed.iter().for_each(|event| checker.committed(event));
         checker.producer_facts(&self.journal);
         for (stream, id, fields) in &self.entries {
@@ -145,6 +149,24 @@ fn a_doubled_entry_is_found_wherever_its_id_comes_from() {
     // ids from Redis's clock: the position tells that both are one delivery
     let verdict = facts.judge_with(false);
     assert_eq!((verdict.count(&[Fault::Doubled]), verdict.count(&[Fault::PositionTwice])), (1, 1));
+}
+
+#[test]
+fn a_repetition_is_no_fault_where_it_is_allowed_but_an_altered_one_and_a_second_effect_are() {
+    let rules = Rules { lsn_ids: false, may_repeat: true };
+    let mut facts = Facts::sound();
+    let (stream, _, fields) = facts.entries[1].clone();
+    facts.entries.push((stream, "9999999999-0".to_owned(), fields));
+    let verdict = facts.judge_by(rules);
+    assert_eq!((verdict.repeated, verdict.doubled(), verdict.holds()), (1, 0, true), "{verdict}");
+    facts.set(6, "payload", "{}");
+    assert_eq!(facts.judge_by(rules).count(&[Fault::Altered]), 1);
+    let mut facts = Facts::sound();
+    facts.inbox.push(facts.inbox[1].clone());
+    assert_eq!(facts.judge_by(rules).doubled(), 1);
+    let mut facts = Facts::sound();
+    facts.entries.swap(0, 2);
+    assert_eq!(facts.judge_by(rules).count(&[Fault::Reordered]), 1);
 }
 
 #[test]
@@ -305,7 +327,8 @@ fn a_wrong_projection_is_found_row_by_row() {
 
 #[test]
 fn what_was_set_aside_is_a_fault_and_many_are_counted_but_not_all_named() {
-    let mut checker = Checker::new(Record::default(), true).unwrap();
+    let mut checker =
+        Checker::new(Record::default(), Rules { lsn_ids: true, may_repeat: false }).unwrap();
     (0..8).for_each(|n| checker.conflict(format!("event {n}")));
     checker.dead_letter("event 9".to_owned());
     let verdict = checker.finish();

@@ -72,6 +72,8 @@ pub(crate) struct Verdict {
     pub(crate) committed: u64,
     /// Entries in the streams.
     pub(crate) entries: u64,
+    /// How many of them repeat an earlier one, where that is allowed.
+    pub(crate) repeated: u64,
     /// Rows in the inbox.
     pub(crate) inbox: u64,
     /// Events that the projection says it has seen.
@@ -88,6 +90,7 @@ impl Verdict {
         Ok(Self {
             committed: 0,
             entries: 0,
+            repeated: 0,
             inbox: 0,
             projected: 0,
             faults: BTreeMap::new(),
@@ -121,7 +124,7 @@ impl Verdict {
 
     /// Whether every count is that of the committed events.
     pub(crate) fn all_equal(&self) -> bool {
-        [self.entries, self.inbox, self.projected] == [self.committed; 3]
+        [self.entries - self.repeated, self.inbox, self.projected] == [self.committed; 3]
     }
 
     /// Whether all is as it must be.

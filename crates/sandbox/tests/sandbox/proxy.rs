@@ -142,3 +142,53 @@ async fn a_target_that_is_down_closes_the_connection() {
     let mut client = TcpStream::connect(proxy.address()).await.unwrap();
     is_closed(&mut client).await;
 }
+
+#[tokio::test]
+async fn a_connection_is_cut_in_the_middle_of_a_request_and_the_next_one_passes() {
+    let (address, mut received) = echo().await;
+    let proxy = Proxy::to(address).start().await.unwrap();
+    let mut client = TcpStream::connect(proxy.address()).await.unwrap();
+    says(&mut client, "hello").await;
+    hears(&mut client, "hello").await;
+    proxy.cut_after(3);
+    says(&mut client, "hello").await;
+    let _ = timeout(SOON, client.read(&mut [0; 16])).await.unwrap();
+    let mut next = TcpStream::connect(proxy.address()).await.unwrap();
+    says(&mut next, "again").await;
+    hears(&mut next, "again").await;
+    drop((client, next, proxy));
+    let mut all = Vec::new();
+    while let Ok(Some(piece)) = timeout(A_MOMENT, received.recv()).await {
+        all.push(String::from_utf8(piece).unwrap());
+    }
+    assert_eq!(all, ["hello", "hel", "again"]);
+}
+
+#[tokio::test]
+async fn a_slow_way_is_slow_and_a_new_target_is_for_new_connections() {
+    let (address, _received) = echo().await;
+    let proxy = Proxy::to(address).start().await.unwrap();
+    let mut client = TcpStream::connect(proxy.address()).await.unwrap();
+    proxy.delay(A_MOMENT);
+    let since = std::time::Instant::now();
+    says(&mut client, "hello").await;
+    hears(&mut client, "hello").await;
+    assert!(since.elapsed() >= A_MOMENT * 2, "{:?}", since.elapsed());
+    proxy.delay(Duration::ZERO);
+    proxy.throttle(50);
+    let since = std::time::Instant::now();
+    says(&mut client, "0123456789").await;
+    hears(&mut client, "0123456789").await;
+    assert!(since.elapsed() >= A_MOMENT * 2, "{:?}", since.elapsed());
+    proxy.throttle(0);
+
+    let (other, mut there) = echo().await;
+    proxy.point_at(other);
+    says(&mut client, "old").await;
+    hears(&mut client, "old").await;
+    assert!(there.try_recv().is_err());
+    let mut moved = TcpStream::connect(proxy.address()).await.unwrap();
+    says(&mut moved, "new").await;
+    hears(&mut moved, "new").await;
+    assert_eq!(there.recv().await.unwrap(), b"new");
+}

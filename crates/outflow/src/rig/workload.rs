@@ -11,6 +11,7 @@
 //! Customers are shared by all producers, so that transactions wait for each other and commit in
 //! another order than they insert in. Everything random comes from the seed.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,13 +21,16 @@ use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, GenericClient, Statement};
+use tokio_postgres::{Client, GenericClient, NoTls, Statement};
+use tokio_util::sync::CancellationToken;
 
 use crate::oracle::check::Record;
 use crate::oracle::collect::{MESSAGE_EVENT, MESSAGE_MARK};
 
 const CUSTOMERS: u32 = 50;
 const CURRENCIES: [&str; 3] = ["CHF", "EUR", "USD"];
+/// Before a producer that lost its connection tries again.
+const RECONNECT: Duration = Duration::from_millis(50);
 /// Above 2^53: what goes through a float on its way comes out wrong.
 const LARGE: i64 = 9_007_199_254_740_993;
 
@@ -60,40 +64,63 @@ SELECT outflow.emit_message(
 FROM next";
 
 /// When the producers are done.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Goal {
+#[derive(Debug, Clone)]
+pub(crate) enum Goal {
     /// After so many committed events.
     Events(u64),
     /// After so long.
     Time(Duration),
+    /// When somebody says so.
+    Until(CancellationToken),
+}
+
+/// Makes connections to the producers' database.
+pub(crate) type Connect =
+    Arc<dyn Fn() -> Pin<Box<dyn Future<Output = anyhow::Result<Client>> + Send>> + Send + Sync>;
+
+/// Connections to this URL, without TLS.
+pub(crate) fn connect_to(url: String) -> Connect {
+    Arc::new(move || {
+        let url = url.clone();
+        Box::pin(async move {
+            let (client, connection) = tokio_postgres::connect(&url, NoTls).await?;
+            // what ends it shows in the statement that was under way
+            tokio::spawn(connection);
+            Ok(client)
+        })
+    })
 }
 
 /// What the producers should do.
 #[derive(Debug, Clone)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// Begins the ids of journal lines; another one for every workload.
-    pub(super) name: &'static str,
-    pub(super) producers: u32,
-    pub(super) goal: Goal,
+    pub(crate) name: &'static str,
+    pub(crate) producers: u32,
+    pub(crate) goal: Goal,
     /// Events a second over all producers; none for as fast as they can.
-    pub(super) rate: Option<f64>,
-    pub(super) seed: u64,
+    pub(crate) rate: Option<f64>,
+    pub(crate) seed: u64,
     /// Whether some events are messages; they need a slot that exists.
-    pub(super) messages: bool,
+    pub(crate) messages: bool,
+    /// Whether a failure makes a producer connect again and go on. What became of its transaction it
+    /// does not know then, and does not record.
+    pub(crate) survives: bool,
 }
 
 /// What the producers have done so far.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
-    pub(super) committed: AtomicU64,
-    pub(super) messages: AtomicU64,
-    pub(super) rolled_back: AtomicU64,
-    pub(super) rolled_back_to_savepoint: AtomicU64,
+pub(crate) struct Counts {
+    pub(crate) committed: AtomicU64,
+    pub(crate) messages: AtomicU64,
+    pub(crate) rolled_back: AtomicU64,
+    pub(crate) rolled_back_to_savepoint: AtomicU64,
 }
 
 /// What all producers share.
 struct Shared {
     plan: Plan,
+    connect: Connect,
     counts: Arc<Counts>,
     /// Events that nobody has taken on yet.
     left: AtomicU64,
@@ -103,37 +130,49 @@ struct Shared {
 impl Shared {
     /// Takes on up to `wanted` events; 0 at the end.
     fn claim(&self, wanted: u64) -> u64 {
-        if let Goal::Time(time) = self.plan.goal {
-            return if self.since.elapsed() < time { wanted } else { 0 };
+        if !self.goes_on() {
+            return 0;
+        }
+        if !matches!(self.plan.goal, Goal::Events(_)) {
+            return wanted;
         }
         let take = |left: u64| Some(left.saturating_sub(wanted));
         let before = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         before.map_or(0, |left| left.min(wanted))
     }
+
+    /// Whether there is something left to do.
+    fn goes_on(&self) -> bool {
+        match &self.plan.goal {
+            Goal::Events(_) => self.left.load(Ordering::Relaxed) > 0,
+            Goal::Time(time) => self.since.elapsed() < *time,
+            Goal::Until(stop) => !stop.is_cancelled(),
+        }
+    }
 }
 
-/// Runs the plan over these connections, one for each producer, and returns what the producers know
-/// of it.
+/// Runs the plan, each producer over a connection of its own, and returns what the producers know of
+/// it.
 ///
 /// # Errors
-/// The first statement that fails ends all producers.
+/// The first statement that fails ends all producers, unless they survive failures.
 ///
 /// # Cancel safety
 /// Transactions under way are rolled back; the record is lost.
-pub(super) async fn run(
+pub(crate) async fn run(
     plan: Plan,
-    clients: Vec<Client>,
+    connect: Connect,
     counts: Arc<Counts>,
 ) -> anyhow::Result<Record> {
     let left = match plan.goal {
         Goal::Events(events) => events,
-        Goal::Time(_) => u64::MAX,
+        Goal::Time(_) | Goal::Until(_) => u64::MAX,
     };
-    let shared =
-        Arc::new(Shared { plan, counts, left: AtomicU64::new(left), since: Instant::now() });
+    let (left, since) = (AtomicU64::new(left), Instant::now());
+    let shared = Arc::new(Shared { plan, connect, counts, left, since });
     let mut producers = JoinSet::new();
-    for (number, client) in (1_u64..).zip(clients) {
-        producers.spawn(Producer::new(number, Arc::clone(&shared)).run(client));
+    for number in 1..=u64::from(shared.plan.producers) {
+        producers.spawn(Producer::new(number, Arc::clone(&shared)).run());
     }
     let mut record = Record::default();
     while let Some(producer) = producers.join_next().await {
@@ -190,7 +229,22 @@ impl Producer {
         Self { number, shared, rng, record: Record::default(), next: 1 }
     }
 
-    async fn run(mut self, mut client: Client) -> anyhow::Result<Record> {
+    async fn run(mut self) -> anyhow::Result<Record> {
+        while let Err(error) = self.session().await {
+            if !self.shared.plan.survives {
+                return Err(error);
+            }
+            if !self.shared.goes_on() {
+                break;
+            }
+            tokio::time::sleep(RECONNECT).await;
+        }
+        Ok(self.record)
+    }
+
+    /// Works over one connection until all is done.
+    async fn session(&mut self) -> anyhow::Result<()> {
+        let mut client = (self.shared.connect)().await?;
         let with = Statements {
             post: client.prepare(POST).await?,
             post_as_message: client.prepare(POST_AS_MESSAGE).await?,
@@ -210,7 +264,7 @@ impl Producer {
                 break;
             }
         }
-        Ok(self.record)
+        Ok(())
     }
 
     /// One transaction of a random kind; none when there is nothing left to do. Returns how many

@@ -1,7 +1,7 @@
-//! The demo's temporary folder, and the guardian that outlives the demo.
+//! A temporary folder, and the guardian that outlives this process.
 //!
-//! The servers of the sandbox have guardians of their own; this one is for the connector and the
-//! consumer, which must end with the demo even if it is killed, and for the folder.
+//! The servers of the sandbox have guardians of their own; this one is for connector and consumer,
+//! which must end with the demo or the drill even if that is killed, and for the folder.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -12,7 +12,7 @@ use anyhow::Context;
 
 /// A temporary folder; removed at the end of the process, whatever ends it.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(crate) struct Folder {
     path: PathBuf,
     guardian: Child,
     /// The guardian acts when this closes.
@@ -21,19 +21,19 @@ pub(super) struct Folder {
 
 impl Folder {
     /// Makes the folder and starts its guardian.
-    pub(super) fn create() -> anyhow::Result<Self> {
+    pub(crate) fn create() -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new()
-            .prefix("outflow-demo-")
+            .prefix("outflow-rig-")
             .tempdir()
             .context("no temporary folder can be made")?;
         let mut guardian = Command::new("sh")
-            .args(["-c", include_str!("guardian.sh"), "outflow-demo-guardian"])
+            .args(["-c", include_str!("guardian.sh"), "outflow-rig-guardian"])
             .arg(folder.path())
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // ctrl-C goes to the whole group of the demo
+            // ctrl-C goes to the whole group of its owner
             .process_group(0)
             .spawn()
             .context("sh cannot be run")?;
@@ -42,12 +42,12 @@ impl Folder {
     }
 
     /// Where it is.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Entrusts a process to the guardian.
-    pub(super) fn entrust(&mut self, pid: u32) -> anyhow::Result<()> {
+    pub(crate) fn entrust(&mut self, pid: u32) -> anyhow::Result<()> {
         let pipe = self.pipe.as_mut().context("the guardian is gone")?;
         writeln!(pipe, "{pid}").context("the guardian is gone")
     }

@@ -1,0 +1,311 @@
+//! What drills have found: a table for people, one JSON object a drill for scripts, Markdown for the
+//! docs.
+
+use std::fmt::{self, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+use comfy_table::presets::UTF8_FULL_CONDENSED;
+use comfy_table::{CellAlignment, ContentArrangement, Table};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::course::{Check, Outcome};
+use super::list::Drill;
+
+const HEADER: [&str; 9] =
+    ["drill", "passed", "faults", "events", "lost", "doubled", "reordered", "recovery", "seconds"];
+
+/// A drill that was run.
+pub(super) struct Done {
+    pub(super) drill: &'static Drill,
+    pub(super) seed: u64,
+    pub(super) outcome: Outcome,
+    /// Why it could not be run to its end.
+    pub(super) error: Option<String>,
+    pub(super) took: Duration,
+}
+
+/// The JSON form; the names are stable.
+#[derive(Debug, Serialize)]
+struct Json<'a> {
+    drill: &'static str,
+    passed: bool,
+    observed: &'a [Check],
+    injected: &'a [String],
+    faults: usize,
+    events: u64,
+    lost: u64,
+    doubled: u64,
+    reordered: u64,
+    recovery_median_seconds: Option<f64>,
+    recovery_worst_seconds: Option<f64>,
+    /// What was found and should not have been.
+    problems: Vec<&'a str>,
+    seed: u64,
+    seconds: f64,
+}
+
+impl Done {
+    /// Whether all was as expected.
+    pub(super) fn passed(&self) -> bool {
+        self.error.is_none() && self.outcome.passed()
+    }
+
+    /// What is wrong, in the words of what found it.
+    fn problems(&self) -> Vec<&str> {
+        let faults = self.outcome.faults.iter().map(String::as_str);
+        faults.chain(self.error.as_deref()).collect()
+    }
+
+    /// One JSON object on one line.
+    pub(super) fn json(&self) -> anyhow::Result<String> {
+        let outcome = &self.outcome;
+        let recovery = Recovery::of([self]);
+        let seconds = |time: Option<Duration>| time.map(|time| rounded(time.as_secs_f64()));
+        let json = Json {
+            drill: self.drill.name,
+            passed: self.passed(),
+            observed: &outcome.checks,
+            injected: &outcome.injected,
+            faults: outcome.injected.len(),
+            events: outcome.events,
+            lost: outcome.lost,
+            doubled: outcome.doubled,
+            reordered: outcome.reordered,
+            recovery_median_seconds: seconds(recovery.median),
+            recovery_worst_seconds: seconds(recovery.worst),
+            problems: self.problems(),
+            seed: self.seed,
+            seconds: rounded(self.took.as_secs_f64()),
+        };
+        Ok(serde_json::to_string(&json)? + "\n")
+    }
+
+    /// One line for the terminal while others are still to come.
+    pub(super) fn line(&self) -> String {
+        let mark = if self.passed() { "passed" } else { "FAILED" };
+        format!("{mark}  {}  {:.1} s", self.drill.name, self.took.as_secs_f64())
+    }
+
+    /// What was looked at, each with what was expected where it is something else; then what else is
+    /// wrong. Empty where only figures count.
+    fn observed(&self) -> String {
+        let mut text = String::new();
+        // writing to a String cannot fail
+        for Check { at, expected, found, ok } in &self.outcome.checks {
+            let mark = if *ok { "ok   " } else { "WRONG" };
+            let _ = writeln!(text, "  {mark} {at}\n          {found}");
+            if !ok {
+                let _ = writeln!(text, "          expected: {expected}");
+            }
+        }
+        for problem in self.problems() {
+            let _ = writeln!(text, "  {}", problem.trim_end().replace('\n', "\n  "));
+        }
+        if text.is_empty() { text } else { format!("{}\n{text}\n", self.drill.name) }
+    }
+}
+
+/// How long it took to recover from one kind of fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Recovery {
+    median: Option<Duration>,
+    worst: Option<Duration>,
+}
+
+impl Recovery {
+    fn of<'a>(done: impl IntoIterator<Item = &'a Done>) -> Self {
+        let each = done.into_iter().flat_map(|done| done.outcome.recoveries.iter().copied());
+        let mut all: Vec<Duration> = each.collect();
+        all.sort_unstable();
+        Self { median: all.get(all.len() / 2).copied(), worst: all.last().copied() }
+    }
+}
+
+/// All drills of a run.
+pub(super) struct Report {
+    pub(super) done: Vec<Done>,
+    /// Below each drill why it comes out so.
+    pub(super) explain: bool,
+}
+
+impl Report {
+    pub(super) fn passed(&self) -> bool {
+        !self.done.is_empty() && self.done.iter().all(Done::passed)
+    }
+
+    fn summary(&self) -> String {
+        let sum = |of: fn(&Outcome) -> u64| -> u64 {
+            self.done.iter().map(|done| of(&done.outcome)).sum()
+        };
+        let failed: Vec<_> =
+            self.done.iter().filter(|done| !done.passed()).map(|done| done.drill.name).collect();
+        let mut text = format!(
+            "{} of {} drills passed: {} faults, {} events, lost {}, doubled {}, reordered {}",
+            self.done.len() - failed.len(),
+            self.done.len(),
+            sum(|outcome| outcome.injected.len() as u64),
+            sum(|outcome| outcome.events),
+            sum(|outcome| outcome.lost),
+            sum(|outcome| outcome.doubled),
+            sum(|outcome| outcome.reordered),
+        );
+        if !failed.is_empty() {
+            let _ = write!(text, "\nfailed: {}", failed.join(", "));
+        }
+        text
+    }
+
+    /// Puts the figures into a Markdown file.
+    pub(super) fn write_markdown(&self, versions: &str, file: &Path) -> anyhow::Result<()> {
+        crate::markdown::write(file, "outflow drill", "Drills", &self.markdown(versions))
+    }
+
+    fn markdown(&self, versions: &str) -> String {
+        // tenths of a second say nothing about an hour's work
+        let at = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
+        let mut text = format!(
+            "outflow {}, {versions}, {at}  \n{}.\n\n",
+            env!("CARGO_PKG_VERSION"),
+            self.summary()
+        );
+        text += "| drill | injected | faults | events | lost | doubled | reordered | recovery median | worst | passed |\n";
+        text += "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n";
+        for (drill, runs) in self.by_drill() {
+            let sum = |of: fn(&Outcome) -> u64| -> u64 {
+                runs.iter().map(|done| of(&done.outcome)).sum()
+            };
+            let recovery = Recovery::of(runs.iter().copied());
+            let passed = if runs.iter().all(|done| done.passed()) { "yes" } else { "NO" };
+            // writing to a String cannot fail
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {passed} |",
+                drill.name,
+                drill.injects,
+                sum(|outcome| outcome.injected.len() as u64),
+                sum(|outcome| outcome.events),
+                sum(|outcome| outcome.lost),
+                sum(|outcome| outcome.doubled),
+                sum(|outcome| outcome.reordered),
+                show(recovery.median),
+                show(recovery.worst),
+            );
+        }
+        text
+    }
+
+    /// The runs of each drill, in the order of the first ones.
+    fn by_drill(&self) -> Vec<(&'static Drill, Vec<&Done>)> {
+        let mut all: Vec<(&'static Drill, Vec<&Done>)> = Vec::new();
+        for done in &self.done {
+            match all.iter_mut().find(|(drill, _)| drill.name == done.drill.name) {
+                Some((_, runs)) => runs.push(done),
+                None => all.push((done.drill, vec![done])),
+            }
+        }
+        all
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new();
+        table.load_preset(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_header([
+            "drill",
+            "passed",
+            "observed",
+            "faults",
+            "lost",
+            "doubled",
+            "reordered",
+            "recovery",
+            "seconds",
+        ]);
+        for done in &self.done {
+            let outcome = &done.outcome;
+            table.add_row([
+                done.drill.name.to_owned(),
+                if done.passed() { "yes" } else { "NO" }.to_owned(),
+                outcome.injected.len().to_string(),
+                outcome.events.to_string(),
+                outcome.lost.to_string(),
+                outcome.doubled.to_string(),
+                outcome.reordered.to_string(),
+                show(Recovery::of([done]).worst),
+                format!("{:.1}", done.took.as_secs_f64()),
+            ]);
+        }
+        for column in 2..HEADER.len() {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        for done in &self.done {
+            write!(f, "{}", done.observed())?;
+        }
+        writeln!(f, "{table}\n{}", self.summary())?;
+        if self.explain {
+            for (drill, _) in self.by_drill() {
+                write!(f, "\n{}", explanation(drill))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A drill, what must be true after it, and why.
+pub(super) fn explanation(drill: &Drill) -> String {
+    let Drill { name, injects, expects, why, .. } = drill;
+    format!("{name}\n  injected: {injects}\n  expected: {expects}\n  why: {why}\n")
+}
+
+fn show(time: Option<Duration>) -> String {
+    time.map_or_else(String::new, |time| format!("{:.1} s", time.as_secs_f64()))
+}
+
+fn rounded(seconds: f64) -> f64 {
+    (seconds * 1000.0).round() / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn done(recoveries: &[u64], lost: u64) -> Done {
+        let drill = super::super::list::all().next().unwrap();
+        let outcome = Outcome {
+            injected: vec!["a kill".to_owned(); recoveries.len()],
+            recoveries: recoveries.iter().map(|seconds| Duration::from_secs(*seconds)).collect(),
+            events: 10,
+            lost,
+            faults: if lost > 0 { vec!["lost: 1\n".to_owned()] } else { Vec::new() },
+            ..Outcome::default()
+        };
+        Done { drill, seed: 7, outcome, error: None, took: Duration::from_millis(1234) }
+    }
+
+    #[test]
+    fn figures_of_one_drill_are_added_up() {
+        let report = Report { done: vec![done(&[1, 9], 0), done(&[2], 0)], explain: false };
+        assert!(report.passed());
+        let text = report.markdown("servers");
+        assert!(text.contains("2 of 2 drills passed: 3 faults, 20 events, lost 0"), "{text}");
+        assert!(text.contains("| 3 | 20 | 0 | 0 | 0 | 2.0 s | 9.0 s | yes |"), "{text}");
+        assert_eq!(text.lines().filter(|line| line.starts_with("| publish-unmarked")).count(), 1);
+    }
+
+    #[test]
+    fn json_is_one_object_and_says_why_it_failed() {
+        let json: serde_json::Value = serde_json::from_str(&done(&[1], 1).json().unwrap()).unwrap();
+        assert_eq!(
+            (&json["passed"], &json["lost"], &json["seconds"]),
+            (&false.into(), &1.into(), &1.234.into())
+        );
+        assert_eq!(json["problems"][0], "lost: 1\n");
+        assert!(!Report { done: vec![done(&[], 1)], explain: false }.passed());
+        assert!(!Report { done: Vec::new(), explain: false }.passed(), "nothing was drilled");
+    }
+}
