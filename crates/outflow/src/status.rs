@@ -3,6 +3,7 @@
 //! | module | does |
 //! | --- | --- |
 //! | `source` | slot, publication and lag, as the connector's own watch sees them |
+//! | `polling` | what waits to be polled, and whether that is standing still |
 //! | `broker` | offset, streams and groups in Redis |
 //! | `consumer` | inbox, conflicts and dead letters |
 //! | `process` | what a running process says of itself over HTTP |
@@ -12,6 +13,7 @@
 
 mod broker;
 mod consumer;
+mod polling;
 mod process;
 mod report;
 mod source;
@@ -31,6 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 ///
 /// Looks at slot and publication in the source, offset, streams and groups in Redis, the consumer's inbox, and
 /// the process's own account if http.listen is set. Parts that are not configured or not reachable are named.
+///
+/// Where the outbox is polled and there is no slot, it looks at what waits to be polled instead: rows, the age
+/// of the oldest, claims.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -13,6 +13,7 @@
 //! | `pace` | when to ask again: pure |
 //! | `wake_up` | listens for NOTIFY |
 //! | `cleanup` | deletes rows that were published long ago |
+//! | [`backlog()`] | what waits, for those who look from outside |
 //! | `cycle` | the loop: claim, publish, mark |
 //!
 //! What it promises, and what not:
@@ -30,6 +31,7 @@
 //! - A row that is inserted and deleted in one transaction is never seen (C04), and neither is
 //!   `outflow.emit_message`: only the log has these.
 
+mod backlog;
 mod claims;
 mod cleanup;
 mod config;
@@ -39,6 +41,7 @@ mod statements;
 mod table;
 mod wake_up;
 
+pub use backlog::{Backlog, COUNTED, backlog};
 pub use config::{ClaimColumns, PollingConfig, WakeUp};
 
 use std::time::{Duration, Instant};

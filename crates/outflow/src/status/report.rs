@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::broker::{Broker, Group, StoredOffset};
 use super::consumer::Consumer;
+use super::polling;
 use super::source::Source;
 use crate::config::Config;
 use crate::http::Health;
@@ -104,7 +105,14 @@ impl Report {
             return;
         };
         let Some(source) = part.found("source", problems) else { return };
+        if let Some(backlog) = source.polling.as_ref().filter(|_| source.polled_alone()) {
+            polling::judge(backlog, &config.polling, problems, notes);
+        }
         for finding in &source.findings {
+            // the connector's concerns are nobody's where rows are polled
+            if source.polled_alone() && !finding.code.starts_with("table") {
+                continue;
+            }
             match finding.severity {
                 Severity::Warn => notes.push(finding.to_string()),
                 _ => problems.push(finding.to_string()),
@@ -116,7 +124,9 @@ impl Report {
     }
 
     fn judge_broker(&self, config: &Config, problems: &mut Vec<String>, notes: &mut Vec<String>) {
-        if let Some(None) = self.offset.found("offset", problems) {
+        let polled = matches!(&self.source, Some(Part::Found(source)) if source.polled_alone());
+        let offset = self.offset.found("offset", problems);
+        if let (Some(None), false) = (offset, polled) {
             notes.push(format!("no offset is stored for connector `{}` yet", self.connector));
         }
         let Some(broker) = self.broker.found("redis", problems) else { return };
@@ -234,6 +244,14 @@ impl Report {
 
     fn show_source(&self, facts: &mut Table) {
         let Some(Part::Found(source)) = &self.source else { return };
+        if let Some(backlog) = &source.polling {
+            for (name, value) in polling::facts(backlog) {
+                facts.add_row([name, &value]);
+            }
+        }
+        if source.polled_alone() {
+            return;
+        }
         facts.add_row(["log end", &source.wal_lsn]);
         if let Some(slot) = &source.slot {
             let active = if source.slot_active { "active" } else { "not active" };

@@ -1,6 +1,7 @@
-//! The source: slot, publication, lag.
+//! The source: slot, publication, lag; what waits to be polled.
 
 use outflow_event::Lsn;
+use outflow_relay::polling::Backlog;
 use outflow_relay::preflight::Finding;
 use outflow_relay::watch::SlotHealth;
 use serde::Serialize;
@@ -20,6 +21,15 @@ pub(super) struct Source {
     pub(super) lag_bytes: Option<u64>,
     /// What is wrong with slot, publication or table.
     pub(super) findings: Vec<Finding>,
+    /// What waits to be polled; `None`: the outbox has no columns for it.
+    pub(super) polling: Option<Backlog>,
+}
+
+impl Source {
+    /// The outbox is one for polling, and there is no slot: no connector is expected.
+    pub(super) fn polled_alone(&self) -> bool {
+        self.slot.is_none() && self.polling.is_some()
+    }
 }
 
 /// Looks; `None`: no source is configured.
@@ -34,6 +44,8 @@ async fn ask(config: &Config) -> anyhow::Result<Source> {
     let connector = config.connector_config()?;
     let client = crate::database::connect(&connector.source.connect).await?;
     let watch = outflow_relay::watch::look(&connector.source, &client).await?;
+    let polling =
+        outflow_relay::polling::backlog(&client, &connector.source, &config.polling).await?;
     let row = client
         .query_one(
             "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
@@ -50,5 +62,6 @@ async fn ask(config: &Config) -> anyhow::Result<Source> {
         lag_bytes: confirmed.map(|lsn| u64::from(wal).saturating_sub(u64::from(lsn))),
         slot: watch.slot,
         findings: watch.findings,
+        polling,
     })
 }

@@ -1,6 +1,10 @@
+use outflow_relay::polling::Backlog;
+use outflow_relay::preflight::{Finding, Severity};
+
 use super::broker::{Broker, Group, Stream};
 use super::consumer::{Consumer, Lost};
 use super::report::Report;
+use super::source::Source;
 use crate::config::{Config, Sources};
 
 fn config() -> Config {
@@ -118,4 +122,67 @@ fn an_event_that_fails_again_and_again_is_a_problem_with_its_error() {
     let shown = report.to_string();
     let expected = "consumer `books` holds back 2 events. The oldest is e1 of order/7 (failed, 3 attempts): no_one";
     assert!(shown.contains(expected), "{shown}");
+}
+
+/// A report about an outbox that is polled, as JSON and as a table.
+fn polled(backlog: Backlog) -> (serde_json::Value, String) {
+    let finding = |code| Finding {
+        severity: Severity::Refuse,
+        code,
+        message: format!("{code} is wrong"),
+        remedy: "mend it".into(),
+    };
+    let source = Source {
+        wal_lsn: "0/1".into(),
+        slot: None,
+        slot_active: false,
+        lag_bytes: None,
+        findings: vec![finding("slot_missing"), finding("publication_missing")],
+        polling: Some(backlog),
+    };
+    let broker = Ok(stream(vec![group(0, Some(0), Some(1))]));
+    let report = Report::new(&config(), Some(Ok(source)), (Ok(None), broker), None, None);
+    (serde_json::to_value(&report).unwrap(), report.to_string())
+}
+
+const AT_REST: Backlog = Backlog {
+    unpublished: 0,
+    oldest_seconds: None,
+    claimed: 0,
+    lapsed: 0,
+    relays: 0,
+    last_marked_seconds: Some(3700.2),
+};
+
+#[test]
+fn an_outbox_that_is_polled_needs_no_slot() {
+    let (json, shown) = polled(AT_REST);
+    assert_eq!(json["healthy"], true, "{json}");
+    assert_eq!(json["notes"], serde_json::json!([]));
+    assert!(shown.contains("0 rows") && shown.contains("1h 1m 40s ago"), "{shown}");
+    assert!(!shown.contains("log end"), "{shown}");
+}
+
+#[test]
+fn rows_that_nobody_polls_are_a_problem_and_a_relay_that_is_behind_is_a_note() {
+    let waiting = Backlog { unpublished: 7, oldest_seconds: Some(60.0), lapsed: 2, ..AT_REST };
+    let (json, _) = polled(waiting.clone());
+    let problem = json["problems"][0].as_str().unwrap();
+    assert!(
+        problem.starts_with("7 rows wait to be published, the oldest for 1m, and no"),
+        "{problem}"
+    );
+    assert!(problem.contains("2 claims have run out"), "{problem}");
+
+    let stuck = Backlog { claimed: 7, relays: 1, lapsed: 0, ..waiting };
+    let (json, _) = polled(stuck.clone());
+    let problem = json["problems"][0].as_str().unwrap();
+    assert!(problem.contains("7 claimed, and none was published for 1h 1m 40s"), "{problem}");
+
+    let (json, _) = polled(Backlog { last_marked_seconds: Some(0.2), ..stuck });
+    assert_eq!(json["healthy"], true, "{json}");
+    assert!(json["notes"][0].as_str().unwrap().starts_with("polling is behind: 7 rows"), "{json}");
+
+    let fresh = Backlog { unpublished: 9, oldest_seconds: Some(5.0), ..AT_REST };
+    assert_eq!(polled(fresh).0["healthy"], true);
 }

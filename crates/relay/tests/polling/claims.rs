@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use outflow_relay::polling::WakeUp;
+use outflow_relay::polling::{WakeUp, backlog};
 use tokio::time::Instant;
 
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, World};
 use crate::world::{emit, polling, until_all_published, until_count, world};
 
 const CLAIMED_BY_ANOTHER: &str = "UPDATE outflow.outbox SET claimed_by = 'another/1', claimed_until = now() + '1 hour' \
@@ -182,4 +182,33 @@ async fn published_rows_are_deleted_when_they_are_old_and_others_never() {
     let left = world.sql.query("SELECT event_id FROM outflow.outbox ORDER BY id", &[]).await;
     let left: Vec<String> = left.unwrap().iter().map(|row| row.get(0)).collect();
     assert_eq!(left, ["recent", "held", "new"]);
+}
+
+#[tokio::test]
+async fn the_backlog_tells_what_waits_and_who_is_at_it() {
+    let world = World::start().await;
+    let config = polling("r");
+    let look = || backlog(&world.sql, &world.config.source, &config);
+    assert_eq!(look().await.unwrap(), None, "no columns");
+    world.allow_polling().await;
+    let nothing = look().await.unwrap().unwrap();
+    assert_eq!((nothing.unpublished, nothing.oldest_seconds), (0, None));
+    assert_eq!(nothing.last_marked_seconds, None);
+
+    for id in ["a1", "a2", "a3", "a4"] {
+        emit(&world, "a", id).await;
+    }
+    world.execute(CLAIMED_BY_ANOTHER).await;
+    world
+        .execute(
+            "UPDATE outflow.outbox SET claimed_by = 'gone/1', claimed_until = now() - '1 min'::interval \
+             WHERE event_id = 'a2'; \
+             UPDATE outflow.outbox SET published_at = now() - '1 hour'::interval WHERE event_id = 'a3'; \
+             UPDATE outflow.outbox SET created_at = now() - '5 min'::interval WHERE event_id = 'a4'",
+        )
+        .await;
+    let found = look().await.unwrap().unwrap();
+    assert_eq!((found.unpublished, found.claimed, found.lapsed, found.relays), (3, 1, 1, 1));
+    assert!((300.0..400.0).contains(&found.oldest_seconds.unwrap()), "{found:?}");
+    assert!((3600.0..3700.0).contains(&found.last_marked_seconds.unwrap()), "{found:?}");
 }
