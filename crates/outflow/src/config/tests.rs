@@ -228,3 +228,41 @@ fn no_password_is_shown_by_a_configuration_that_is_printed() {
     let shown = format!("{:?}", with_flags(&flags).unwrap());
     assert!(!shown.contains("hush"), "{shown}");
 }
+
+#[test]
+fn the_polling_relay_has_limits_too() {
+    use outflow_relay::polling::WakeUp;
+
+    let polling = load("").unwrap().polling;
+    assert_eq!(polling.interval, Duration::from_millis(50));
+    assert_eq!((polling.lease, polling.retention), (Duration::from_secs(30), None));
+    assert_eq!(polling.wake_up, WakeUp::Interval);
+    let toml = "[polling]\nrelay = \"r-1\"\nwake_up = \"notify\"\nretention = \"7days\"\n\
+                [polling.columns]\npublished_at = \"sent_at\"";
+    let polling = load(toml).unwrap().polling;
+    assert_eq!((polling.relay.as_str(), polling.wake_up), ("r-1", WakeUp::Notify));
+    assert_eq!(polling.retention, Some(Duration::from_secs(7 * 86_400)));
+    assert_eq!(polling.columns.published_at, "sent_at");
+    assert_eq!(polling.columns.claimed_by, "claimed_by");
+    for (line, expected) in [
+        ("lease = \"100ms\"", "polling.lease = \"100ms\": expected a duration from 500ms"),
+        ("interval = \"0s\"", "polling.interval = \"0s\": expected a duration from 1ms"),
+        ("interval = 5", "polling.interval = 5: expected"),
+        ("max_interval = \"2m\"", "polling.max_interval = \"2m\": expected a duration from 1ms"),
+        (
+            "interval = \"2s\"",
+            "polling.max_interval = \"1s\" (default): expected at least polling.interval",
+        ),
+        ("relay = \"\"", "polling.relay = \"\": expected 1 to 63 letters"),
+        ("wake_up = \"bell\"", "polling.wake_up = \"bell\": expected \"interval\" or \"notify\""),
+        (
+            "retention = \"10ms\"",
+            "polling.retention = \"10ms\": expected \"forever\" or a duration",
+        ),
+        ("columns.claimed_by = \"\"", "polling.columns.claimed_by = \"\": expected"),
+        ("intervall = \"1s\"", "polling.intervall: no such key"),
+    ] {
+        let found = problem(&format!("[polling]\n{line}"));
+        assert!(found.starts_with(expected), "{found}");
+    }
+}

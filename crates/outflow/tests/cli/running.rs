@@ -12,20 +12,20 @@ use crate::{outflow, run};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A process that ends with the test.
-struct Process(Child);
+pub(crate) struct Process(Child);
 
 impl Process {
-    fn start(folder: &Path, args: &[&str]) -> Self {
+    pub(crate) fn start(folder: &Path, args: &[&str]) -> Self {
         let log = fs::File::create(folder.join(format!("{}.log", args[0]))).unwrap();
         Self(outflow(folder).args(args).stdout(Stdio::null()).stderr(log).spawn().unwrap())
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let pid = self.0.id().to_string();
         assert!(std::process::Command::new("kill").args([name, &pid]).status().unwrap().success());
     }
 
-    fn ended(&mut self) -> Option<i32> {
+    pub(crate) fn ended(&mut self) -> Option<i32> {
         let since = Instant::now();
         loop {
             if let Some(status) = self.0.try_wait().unwrap() {
@@ -45,7 +45,11 @@ impl Drop for Process {
 }
 
 /// A folder with a configuration for databases of its own.
-async fn folder(server: &Postgres, redis: &Redis, listen: &str) -> (TempDir, String, String) {
+pub(crate) async fn folder(
+    server: &Postgres,
+    redis: &Redis,
+    listen: &str,
+) -> (TempDir, String, String) {
     let folder = tempdir().unwrap();
     let source = server.fresh_database().await.unwrap();
     let books = server.fresh_database().await.unwrap();
@@ -69,7 +73,7 @@ fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-fn log(folder: &Path, command: &str) -> String {
+pub(crate) fn log(folder: &Path, command: &str) -> String {
     fs::read_to_string(folder.join(format!("{command}.log"))).unwrap_or_default()
 }
 
@@ -85,7 +89,7 @@ fn get(port: u16, path: &str) -> Option<(String, String)> {
     Some((head.lines().next()?.to_owned(), body.to_owned()))
 }
 
-fn until(what: &str, folder: &Path, mut done: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, folder: &Path, mut done: impl FnMut() -> bool) {
     let since = Instant::now();
     while !done() {
         assert!(
@@ -98,7 +102,7 @@ fn until(what: &str, folder: &Path, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn status(folder: &Path) -> (Option<i32>, Value) {
+pub(crate) fn status(folder: &Path) -> (Option<i32>, Value) {
     let ran = run(folder, ["status", "--json"]);
     (ran.code, ran.json())
 }
