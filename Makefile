@@ -3,6 +3,7 @@
 #   make demo          a guided tour on this machine       KEEP=1  leaves it running
 #   make drill         every failure, injected and judged  NAMES="windows kills"  TIMES=300
 #   make bench         throughput, latency and memory      QUICK=1 for a first impression
+#   make compare       connector and polling, side by side  QUICK=1 for a first impression; writes comparison.html
 #   make lint          what CI checks beside the tests
 #   make test-matrix   the tests once for each server version in PG_BINS and REDIS_BINS
 SHELL := /usr/bin/env bash
@@ -17,7 +18,7 @@ PROFILE ?= $(if $(CI),ci,default)
 PG_BINS ?= $(wildcard /usr/lib/postgresql/*/bin)
 REDIS_BINS ?= $(dir $(shell command -v redis-server 2>/dev/null))
 
-.PHONY: test demo drill bench lint setup test-matrix
+.PHONY: test demo drill bench compare lint setup test-matrix
 
 setup:
 	@scripts/setup.sh
@@ -39,6 +40,9 @@ drill: setup
 
 bench: setup
 	cargo run --release $(CARGO_FLAGS) -p outflow -- bench $(if $(QUICK),--quick)
+
+compare: setup
+	cargo run --release $(CARGO_FLAGS) -p outflow -- compare $(if $(QUICK),--quick) --html comparison.html
 
 lint:
 	cargo fmt --all --check

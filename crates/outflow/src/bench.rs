@@ -8,6 +8,7 @@
 //! | `latency` | from the acknowledged commit to the readable entry, open loop |
 //! | `inbox` | the consumer, in alternation with its own statements run from memory; with duplicates and refused events; with two workers |
 //! | `stage`, `broker`, `backlog` | servers, databases and backlogs to measure with |
+//! | `compare` | is the command `outflow compare`, on the same stage |
 //! | `process`, `machine` | what `/proc` tells of a process and of the machine |
 //! | `figure`, `report`, `progress` | what is reported, and how |
 //!
@@ -21,6 +22,7 @@
 
 mod backlog;
 mod broker;
+pub(crate) mod compare;
 mod drain;
 mod figure;
 mod inbox;
@@ -179,6 +181,24 @@ impl Options {
             rate: 1000,
             latency_seconds: if args.quick { 5 } else { 20 },
             inbox_events: events.saturating_mul(2) / 5,
+            overrides: overrides.to_vec(),
+        }
+    }
+
+    /// For a stage that measures nothing of this.
+    fn bare(overrides: &[String]) -> Self {
+        Self {
+            quick: false,
+            events: 0,
+            rounds: 0,
+            aof: Vec::new(),
+            rows_per_transaction: Vec::new(),
+            unix_socket: false,
+            huge_transaction: 0,
+            stall_seconds: 0,
+            rate: 0,
+            latency_seconds: 0,
+            inbox_events: 0,
             overrides: overrides.to_vec(),
         }
     }

@@ -25,6 +25,7 @@ Examples:
   outflow conflicts                                    event ids that came with two payloads
   outflow retention show                               what nobody needs any more
   outflow drill windows                                failures, injected for real and judged
+  outflow compare --quick                              the log against polling, measured
   outflow lab all                                      why there is an outbox at all, in eight steps
 
 Configuration: outflow.toml or --config FILE, then variables such as OUTFLOW_SOURCE__URL, then flags.
@@ -83,6 +84,7 @@ pub(crate) enum Command {
     Conflicts(Box<crate::conflicts::Args>),
     Retention(crate::retention::Args),
     Bench(crate::bench::Args),
+    Compare(crate::bench::compare::Args),
     Demo(crate::demo::Args),
     Drill(crate::drill::Args),
     Lab(crate::lab::Args),
@@ -102,6 +104,7 @@ impl Command {
             Self::Conflicts(args) => crate::conflicts::run(args, global),
             Self::Retention(args) => crate::retention::run(args, global),
             Self::Bench(args) => crate::bench::run(args, global),
+            Self::Compare(args) => crate::bench::compare::run(args, global),
             Self::Demo(args) => crate::demo::run(args),
             Self::Drill(args) => crate::drill::run(args),
             Self::Lab(args) => crate::lab::run(args),

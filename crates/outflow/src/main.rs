@@ -11,7 +11,7 @@
 //! | `conflicts` | lists, shows and settles the consumer's conflicts |
 //! | `retention` | removes what nobody needs any more |
 //! | `offsets` | shows the stored offset and its history; resets it after a refusal |
-//! | `bench` | measures connector and consumer against the servers themselves |
+//! | `bench` | measures connector and consumer against the servers themselves; `outflow compare`, the connector against polling |
 //! | `demo`, `drill` | a tour on throwaway servers; rehearsed failures |
 //! | `oracle` | an independent check of everything |
 //! | `rig` | what demo and drills share: processes that are killed, producers |

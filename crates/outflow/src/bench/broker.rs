@@ -2,18 +2,29 @@
 
 use std::time::Duration;
 
-use outflow_sandbox::{Fsync, Redis};
-use redis::InfoDict;
+use anyhow::{Context, ensure};
+use outflow_sandbox::{Fsync, Proxy, Redis};
 use redis::aio::MultiplexedConnection;
+use redis::{ConnectionAddr, InfoDict, IntoConnectionInfo};
 
-use super::stage::STREAM;
+use super::stage::AGGREGATE_TYPE;
+
+/// Begins every stream's key, as `sink.stream_prefix` does by default.
+const PREFIX: &str = "outflow:";
 
 /// A server and a light connection to watch it.
 #[derive(Debug)]
 pub(super) struct Broker {
-    pub(super) redis: Redis,
+    /// None: somebody else's server.
+    redis: Option<Redis>,
+    url: String,
     pub(super) connection: MultiplexedConnection,
     aof: bool,
+    /// `sink.stream_prefix` of the relays.
+    pub(super) prefix: String,
+    version: String,
+    /// Stands between the relays and the server, where their way to it is to fail.
+    proxy: Option<Proxy>,
 }
 
 impl Broker {
@@ -28,30 +39,105 @@ impl Broker {
                 .setting("auto-aof-rewrite-percentage", 0);
         }
         let redis = builder.start().await?;
-        let connection = redis.connect().await?;
-        Ok(Self { redis, connection, aof })
+        let (connection, version) = (redis.connect().await?, redis.version().to_owned());
+        let (url, prefix) = (redis.url(), PREFIX.to_owned());
+        Ok(Self { redis: Some(redis), url, connection, aof, prefix, version, proxy: None })
+    }
+
+    /// Somebody else's server; keys under `prefix` are this run's, and removed here.
+    pub(super) async fn given(url: &str, prefix: &str) -> anyhow::Result<Self> {
+        let client = redis::Client::open(url).context("the URL of Redis is not valid")?;
+        let mut connection = client.get_multiplexed_async_connection().await.context("redis")?;
+        let info: InfoDict =
+            redis::cmd("INFO").arg("server").query_async(&mut connection).await.context("redis")?;
+        let version = info.get("redis_version").unwrap_or_default();
+        let (url, prefix) = (url.to_owned(), prefix.to_owned());
+        let mut broker =
+            Self { redis: None, url, connection, aof: false, prefix, version, proxy: None };
+        redis::cmd("UNLINK").arg(broker.stream()).exec_async(&mut broker.connection).await?;
+        Ok(broker)
     }
 
     pub(super) fn url(&self) -> String {
-        self.redis.url()
+        self.url.clone()
+    }
+
+    /// Where the relays find it.
+    pub(super) fn relay_url(&self) -> String {
+        match &self.proxy {
+            Some(proxy) => with_address(&self.url, &proxy.address().to_string()),
+            None => self.url.clone(),
+        }
+    }
+
+    /// Relays that are started from now on go through a proxy that may fail them.
+    pub(super) async fn interrupt_by_proxy(&mut self) -> anyhow::Result<()> {
+        let info = self.url.as_str().into_connection_info()?;
+        let ConnectionAddr::Tcp(host, port) = info.addr() else {
+            anyhow::bail!("an outage needs a Redis that is reached by TCP without TLS")
+        };
+        self.proxy = Some(Proxy::to(format!("{host}:{port}")).start().await?);
+        Ok(())
+    }
+
+    /// Cuts the relays off until [`Self::restore`].
+    pub(super) async fn cut_off(&self) {
+        if let Some(proxy) = &self.proxy {
+            proxy.refuse().await;
+        }
+    }
+
+    /// The relays' commands arrive, and the replies do not, until [`Self::restore`].
+    pub(super) fn withhold_replies(&self) {
+        if let Some(proxy) = &self.proxy {
+            proxy.swallow_replies();
+        }
+    }
+
+    /// Relays that connect from now on are served; those that were connected are cut off.
+    pub(super) fn restore(&self) {
+        if let Some(proxy) = &self.proxy {
+            proxy.cut();
+            proxy.resume();
+        }
     }
 
     pub(super) fn version(&self) -> String {
-        self.redis.version().to_owned()
+        self.version.clone()
+    }
+
+    /// The stream of every event.
+    pub(super) fn stream(&self) -> String {
+        format!("{}{AGGREGATE_TYPE}", self.prefix)
+    }
+
+    /// The server itself, which must be this run's own.
+    pub(super) fn own(&self) -> anyhow::Result<&Redis> {
+        self.redis.as_ref().context("this Redis was given and is not to be stopped")
     }
 
     /// The server's process id.
     pub(super) fn pid(&self) -> anyhow::Result<u32> {
-        self.redis.pid().ok_or_else(|| anyhow::anyhow!("redis-server has ended"))
+        self.own()?.pid().ok_or_else(|| anyhow::anyhow!("redis-server has ended"))
+    }
+
+    /// CPU time of the server so far by its own account, which is exact to the microsecond
+    /// (Redis documentation, INFO, section CPU).
+    pub(super) async fn cpu(&mut self) -> anyhow::Result<Duration> {
+        let info: InfoDict =
+            redis::cmd("INFO").arg("cpu").query_async(&mut self.connection).await?;
+        let seconds = |key| info.get::<f64>(key).unwrap_or(0.0).max(0.0);
+        Ok(Duration::from_secs_f64(seconds("used_cpu_sys") + seconds("used_cpu_user")))
     }
 
     /// Entries in the stream.
     pub(super) async fn length(&mut self) -> anyhow::Result<u64> {
-        Ok(redis::cmd("XLEN").arg(STREAM).query_async(&mut self.connection).await?)
+        Ok(redis::cmd("XLEN").arg(self.stream()).query_async(&mut self.connection).await?)
     }
 
     /// Removes everything, from the append-only file too.
     pub(super) async fn clear(&mut self) -> anyhow::Result<()> {
+        ensure!(self.redis.is_some(), "a Redis that was given is not emptied");
         redis::cmd("FLUSHALL").arg("SYNC").exec_async(&mut self.connection).await?;
         if !self.aof {
             return Ok(());
@@ -66,5 +152,28 @@ impl Broker {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+}
+
+/// `url` with another host and port, and the same user, password and database.
+fn with_address(url: &str, address: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("redis", url));
+    let (authority, path) = match rest.find(['/', '?']) {
+        Some(at) => rest.split_at(at),
+        None => (rest, ""),
+    };
+    let login = authority.rfind('@').map_or("", |at| authority.split_at(at + 1).0);
+    format!("{scheme}://{login}{address}{path}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxy_keeps_login_and_database() {
+        let through = |url| with_address(url, "127.0.0.1:7");
+        assert_eq!(through("redis://127.0.0.1:6379"), "redis://127.0.0.1:7");
+        assert_eq!(through("redis://me:p%40w@db/3?x=1"), "redis://me:p%40w@127.0.0.1:7/3?x=1");
     }
 }

@@ -159,7 +159,7 @@ pub(super) async fn arrive(
 
 async fn rival_run(stage: &Stage, backlog: &Backlog) -> anyhow::Result<Run> {
     let slot = backlog.slot(stage).await?;
-    let mut command = Command::new(stage.postgres.tool("pg_recvlogical"));
+    let mut command = Command::new(stage.own()?.tool("pg_recvlogical"));
     command.args(["--start", "--no-loop", "--file=/dev/null", "--fsync-interval=0"]);
     command.args(["-o", "proto_version=1", "-o", "publication_names=outflow"]);
     command.args(["--dbname", &stage.url(), "--slot", &slot, "--endpos", &backlog.end_lsn]);

@@ -20,6 +20,21 @@ pub(super) enum Unit {
     /// Milliseconds.
     #[serde(rename = "ms")]
     Time,
+    /// Bytes an event.
+    #[serde(rename = "B/event")]
+    Bytes,
+    /// Bytes a second.
+    #[serde(rename = "B/s")]
+    BytesPerSecond,
+    /// A number of things.
+    #[serde(rename = "count")]
+    Count,
+    /// Things a second.
+    #[serde(rename = "1/s")]
+    PerSecond,
+    /// Milliseconds of CPU time a second.
+    #[serde(rename = "ms/s")]
+    Load,
 }
 
 impl Unit {
@@ -31,6 +46,11 @@ impl Unit {
             Self::Cpu => format!("{value:.1} us"),
             Self::Memory => format!("{value:.1} MiB"),
             Self::Time => format!("{value:.2} ms"),
+            Self::Bytes => format!("{value:.0} B"),
+            Self::BytesPerSecond => format!("{value:.0} B/s"),
+            Self::Count => thousands(value),
+            Self::PerSecond => format!("{value:.1}/s"),
+            Self::Load => format!("{value:.1} ms/s"),
         }
     }
 }
@@ -122,7 +142,7 @@ impl Figure {
 }
 
 /// Median, least and greatest; of an even number of values the mean of the middle two.
-fn spread(values: &[f64]) -> (f64, f64, f64) {
+pub(super) fn spread(values: &[f64]) -> (f64, f64, f64) {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);

@@ -75,13 +75,13 @@ async fn stalled_broker(
     arrive(broker, &mut connector, backlog.events / 20, progress).await?;
     let length = broker.length().await?;
     ensure!(length < backlog.events, "Redis was not stopped in time: raise --events");
-    broker.redis.sigstop()?;
+    broker.own()?.sigstop()?;
     let since = Instant::now();
     while since.elapsed() < stage.options.stall() {
         connector.must_run()?;
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    broker.redis.sigcont()?;
+    broker.own()?.sigcont()?;
     finish(stage, backlog, broker, connector, &slot, progress).await
 }
 

@@ -89,6 +89,12 @@ impl Program {
         }
     }
 
+    /// SIGKILL, and waits until it is gone.
+    pub(super) async fn kill(mut self) -> anyhow::Result<()> {
+        self.must_run()?;
+        self.child.kill().await.with_context(|| format!("{} cannot be killed", self.name))
+    }
+
     /// What went wrong, with the end of what the program printed.
     pub(super) fn failure(&self, what: &str) -> anyhow::Error {
         const LINES: usize = 15;
@@ -108,15 +114,52 @@ pub(super) fn cpu(pid: u32) -> anyhow::Result<Duration> {
     parse_cpu(&text).with_context(|| format!("{path} has an unknown form"))
 }
 
-/// `utime` and `stime`, fields 14 and 15, in ticks. A tick is 10 ms for every program on every
-/// architecture that has servers for it (USER_HZ).
-fn parse_cpu(stat: &str) -> Option<Duration> {
-    // the name in parentheses may hold spaces and parentheses
+/// CPU time of a process, of its children, and of the children that have ended and were waited for:
+/// of a postmaster that is everything that its server has ever done.
+pub(super) fn cpu_of_family(pid: u32) -> anyhow::Result<Duration> {
+    let mut sum = Duration::ZERO;
+    for entry in fs::read_dir("/proc").context("/proc cannot be read")?.flatten() {
+        let file = entry.path().join("stat");
+        // what is not a process, or has ended meanwhile, is passed over
+        let Ok(stat) = fs::read_to_string(file) else { continue };
+        let member = entry.file_name().to_str() == Some(pid.to_string().as_str())
+            || field(&stat, PARENT) == Some(pid.into());
+        if member {
+            sum +=
+                ticks(&stat, &[USER, SYSTEM, CHILDREN_USER, CHILDREN_SYSTEM]).unwrap_or_default();
+        }
+    }
+    Ok(sum)
+}
+
+/// Whether the process is a backend of PostgreSQL on this machine that works in `database`: its title
+/// says so. The process ids of a server elsewhere mean nothing here.
+pub(super) fn is_backend(pid: u32, database: &str) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/cmdline"))
+        .is_ok_and(|title| title.starts_with("postgres:") && title.contains(database))
+}
+
+/// Fields of `/proc/PID/stat` by their numbers in the documentation.
+const PARENT: usize = 4;
+const USER: usize = 14;
+const SYSTEM: usize = 15;
+const CHILDREN_USER: usize = 16;
+const CHILDREN_SYSTEM: usize = 17;
+
+fn field(stat: &str, number: usize) -> Option<u64> {
+    // the name in parentheses, field 2, may hold spaces and parentheses
     let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_ascii_whitespace().skip(11);
-    let mut ticks = || fields.next()?.parse::<u64>().ok();
-    let (user, system) = (ticks()?, ticks()?);
-    Some(Duration::from_millis(user.saturating_add(system).saturating_mul(10)))
+    fields.split_ascii_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
+}
+
+/// A tick is 10 ms for every program on every architecture that has servers for it (USER_HZ).
+fn ticks(stat: &str, fields: &[usize]) -> Option<Duration> {
+    let sum = fields.iter().try_fold(0_u64, |sum, number| Some(sum + field(stat, *number)?))?;
+    Some(Duration::from_millis(sum.saturating_mul(10)))
+}
+
+fn parse_cpu(stat: &str) -> Option<Duration> {
+    ticks(stat, &[USER, SYSTEM])
 }
 
 /// Most memory that a process has ever held (VmHWM), in MiB.
@@ -168,6 +211,7 @@ mod tests {
         let stat = "12 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 150 25 0 0 20 0 1 0 99";
         assert_eq!(parse_cpu(stat), Some(Duration::from_millis(1750)));
         assert_eq!(parse_cpu("12 (a) S 1"), None);
+        assert_eq!(field(stat, PARENT), Some(1));
     }
 
     #[test]
@@ -180,7 +224,8 @@ mod tests {
     #[test]
     fn this_process_has_figures() {
         let pid = std::process::id();
-        assert!(cpu(pid).is_ok());
+        assert!(cpu(pid).unwrap() <= cpu_of_family(pid).unwrap() + Duration::from_millis(100));
+        assert!(!is_backend(pid, "postgres"));
         assert!(peak_mib(pid).unwrap() > 1.0);
     }
 }

@@ -140,16 +140,17 @@ pub(super) fn write_markdown(report: &Report, file: &Path) -> anyhow::Result<()>
     let name = || file.display().to_string();
     let old =
         if file.exists() { fs::read_to_string(file).with_context(name)? } else { String::new() };
-    fs::write(file, place(&old, &markdown(report))).with_context(name)
+    fs::write(file, place(&old, &markdown(report), BEGIN, "Benchmarks")).with_context(name)
 }
 
-fn place(old: &str, results: &str) -> String {
-    let results = format!("{BEGIN}\n{results}{END}");
+/// `old` with `results` in place of what stands between `begin` and [`END`].
+pub(super) fn place(old: &str, results: &str, begin: &str, title: &str) -> String {
+    let results = format!("{begin}\n{results}{END}");
     let around =
-        old.split_once(BEGIN).and_then(|(head, rest)| Some((head, rest.split_once(END)?.1)));
+        old.split_once(begin).and_then(|(head, rest)| Some((head, rest.split_once(END)?.1)));
     match around {
         Some((head, tail)) => format!("{head}{results}{tail}"),
-        None if old.is_empty() => format!("# Benchmarks\n\n{results}\n"),
+        None if old.is_empty() => format!("# {title}\n\n{results}\n"),
         None => format!("{}\n\n{results}\n", old.trim_end()),
     }
 }
@@ -174,6 +175,7 @@ mod tests {
 
     #[test]
     fn results_replace_results_and_nothing_else() {
+        let place = |old: &str, results: &str| place(old, results, BEGIN, "Benchmarks");
         let first = place("# Title\n\ntext\n", "one\n");
         assert_eq!(first, format!("# Title\n\ntext\n\n{BEGIN}\none\n{END}\n"));
         let second = place(&format!("{first}\nmore\n"), "two\n");

@@ -14,6 +14,7 @@ use tokio_postgres::Client;
 
 use super::Options;
 use super::broker::Broker;
+use super::compare::given::Given;
 use super::process::{POLL, Program};
 use super::progress::Progress;
 
@@ -39,7 +40,7 @@ const SETTINGS: [(&str, &str); 4] = [
 #[derive(Debug)]
 pub(super) struct Stage {
     pub(super) options: Options,
-    pub(super) postgres: Postgres,
+    servers: Servers,
     /// A connection for everything that is not measured.
     pub(super) sql: Client,
     /// This program.
@@ -52,6 +53,15 @@ pub(super) struct Stage {
     redis_version: Mutex<String>,
 }
 
+/// Whose servers are measured on.
+#[derive(Debug)]
+enum Servers {
+    /// PostgreSQL of this run; Redis is started for each case.
+    Own(Postgres),
+    /// Somebody else's, with a database of this run.
+    Given(Given),
+}
+
 /// A walsender at work for one slot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Walsender {
@@ -62,17 +72,46 @@ pub(super) struct Walsender {
 
 impl Stage {
     pub(super) async fn open(options: Options, progress: &Progress) -> anyhow::Result<Self> {
+        Self::open_with(options, &[], &[], progress).await
+    }
+
+    /// With further settings of PostgreSQL, which outrank the usual ones, and flags of `outflow init`.
+    pub(super) async fn open_with(
+        options: Options,
+        settings: &[(&str, &str)],
+        init: &[&str],
+        progress: &Progress,
+    ) -> anyhow::Result<Self> {
         progress.step("starting PostgreSQL", 1);
         let mut builder = Postgres::builder().durable(true);
-        for (name, value) in SETTINGS {
-            builder = builder.setting(name, value);
+        for (name, value) in SETTINGS.iter().chain(settings) {
+            builder = builder.setting(*name, *value);
         }
         let postgres = builder.start().await?;
         postgres.create_database(DATABASE).await?;
         let sql = postgres.connect_to(DATABASE).await?;
+        Self::furnish(options, Servers::Own(postgres), sql, init).await
+    }
+
+    /// On servers that were given, in the database that was made there.
+    pub(super) async fn open_given(
+        options: Options,
+        given: Given,
+        init: &[&str],
+    ) -> anyhow::Result<Self> {
+        let sql = given.connect().await?;
+        Self::furnish(options, Servers::Given(given), sql, init).await
+    }
+
+    async fn furnish(
+        options: Options,
+        servers: Servers,
+        sql: Client,
+        init: &[&str],
+    ) -> anyhow::Result<Self> {
         let stage = Self {
             options,
-            postgres,
+            servers,
             sql,
             outflow: std::env::current_exe().context("this program cannot be found")?,
             folder: tempfile::tempdir().context("no temporary folder")?,
@@ -82,22 +121,33 @@ impl Stage {
         let mut command = Command::new(&stage.outflow);
         command.current_dir(stage.folder.path());
         let url = stage.url();
-        command.args(["init", "--demo", "--source", &url, "--consumer", &url]);
+        command.args(["init", "--demo", "--source", &url, "--consumer", &url]).args(init);
         Program::start("outflow init", command, stage.file("init.log"))?.finish().await?;
         Ok(stage)
     }
 
     /// URL of the database, through the socket that was asked for.
     pub(super) fn url(&self) -> String {
-        if self.options.unix_socket {
-            self.postgres.unix_url_for(DATABASE)
-        } else {
-            self.postgres.url_for(DATABASE)
+        match &self.servers {
+            Servers::Own(postgres) if self.options.unix_socket => postgres.unix_url_for(DATABASE),
+            Servers::Own(postgres) => postgres.url_for(DATABASE),
+            Servers::Given(given) => given.database_url.clone(),
+        }
+    }
+
+    /// PostgreSQL of this run; an error if it was given.
+    pub(super) fn own(&self) -> anyhow::Result<&Postgres> {
+        match &self.servers {
+            Servers::Own(postgres) => Ok(postgres),
+            Servers::Given(_) => bail!("this needs a PostgreSQL of its own"),
         }
     }
 
     /// A further connection, through that socket.
     pub(super) async fn connect(&self) -> anyhow::Result<Client> {
+        if let Servers::Given(given) = &self.servers {
+            return given.connect().await;
+        }
         let (client, connection) =
             tokio_postgres::connect(&self.url(), tokio_postgres::NoTls).await?;
         // ends with the client, which reports what went wrong
@@ -107,7 +157,11 @@ impl Stage {
 
     /// A name that nothing had before; valid for slots, connectors and consumers.
     pub(super) fn fresh_name(&self) -> String {
-        format!("bench_{}", self.names.fetch_add(1, Ordering::Relaxed))
+        let run = match &self.servers {
+            Servers::Own(_) => "bench",
+            Servers::Given(given) => given.name.as_str(),
+        };
+        format!("{run}_{}", self.names.fetch_add(1, Ordering::Relaxed))
     }
 
     /// A file in the folder of this run.
@@ -115,9 +169,22 @@ impl Stage {
         self.folder.path().join(name)
     }
 
+    /// A Redis, or a prefix, beside that of [`Self::broker`].
+    pub(super) async fn second_broker(&self) -> anyhow::Result<Broker> {
+        match &self.servers {
+            Servers::Own(_) => Broker::start(false).await,
+            Servers::Given(given) => {
+                Broker::given(&given.redis_url, &format!("{}-other:", given.name)).await
+            }
+        }
+    }
+
     /// A Redis server; AOF with a sync every second if asked for.
     pub(super) async fn broker(&self, aof: bool) -> anyhow::Result<Broker> {
-        let broker = Broker::start(aof).await?;
+        let broker = match &self.servers {
+            Servers::Own(_) => Broker::start(aof).await?,
+            Servers::Given(given) => Broker::given(&given.redis_url, &given.prefix()).await?,
+        };
         if let Ok(mut version) = self.redis_version.lock() {
             *version = broker.version();
         }
@@ -138,9 +205,27 @@ impl Stage {
         let mut config = toml::Table::new();
         config.insert("connector".to_owned(), name.into());
         set(&mut config, "source", &[("url", &self.url()), ("slot", name), ("snapshot", "never")]);
-        set(&mut config, "sink", &[("url", &broker.url())]);
+        let (redis, prefix) = (broker.relay_url(), broker.prefix.as_str());
+        set(&mut config, "sink", &[("url", &redis), ("stream_prefix", prefix)]);
         set(&mut config, "http", &[("listen", "")]);
-        self.outflow("outflow relay", "relay", name, &config)
+        self.outflow("outflow relay", &["relay"], name, &config)
+    }
+
+    /// `outflow relay --polling` under this name, with these settings of `[polling]`.
+    pub(super) fn polling_relay(
+        &self,
+        name: &str,
+        broker: &Broker,
+        polling: &[(&str, &str)],
+    ) -> anyhow::Result<Program> {
+        let mut config = toml::Table::new();
+        config.insert("connector".to_owned(), name.into());
+        set(&mut config, "source", &[("url", &self.url())]);
+        let (redis, prefix) = (broker.relay_url(), broker.prefix.as_str());
+        set(&mut config, "sink", &[("url", &redis), ("stream_prefix", prefix)]);
+        set(&mut config, "polling", polling);
+        set(&mut config, "http", &[("listen", "")]);
+        self.outflow("outflow relay --polling", &["relay", "--polling"], name, &config)
     }
 
     /// `outflow consume` as the consumer `name`, from the beginning of the stream.
@@ -151,7 +236,7 @@ impl Stage {
         projection: &str,
     ) -> anyhow::Result<Program> {
         let config = self.consumer_config(name, "worker-1", broker, projection)?;
-        self.outflow("outflow consume", "consume", name, &config)
+        self.outflow("outflow consume", &["consume"], name, &config)
     }
 
     /// `outflow consume` as a worker of the consumer `name` over streams of another prefix and number
@@ -171,7 +256,7 @@ impl Stage {
         }
         let partitions = partitions.to_string();
         set(&mut config, "sink", &[("stream_prefix", prefix), ("partitions", &partitions)]);
-        self.outflow("outflow consume", "consume", &format!("{name}-{worker}"), &config)
+        self.outflow("outflow consume", &["consume"], &format!("{name}-{worker}"), &config)
     }
 
     fn consumer_config(
@@ -205,7 +290,7 @@ impl Stage {
     fn outflow(
         &self,
         title: &'static str,
-        command: &str,
+        command: &[&str],
         name: &str,
         config: &toml::Table,
     ) -> anyhow::Result<Program> {
@@ -213,7 +298,7 @@ impl Stage {
         let text = toml::to_string(config).context("the configuration cannot be written")?;
         fs::write(&file, text).with_context(|| file.display().to_string())?;
         let mut process = Command::new(&self.outflow);
-        process.current_dir(self.folder.path()).arg(command).arg("--config").arg(file);
+        process.current_dir(self.folder.path()).args(command).arg("--config").arg(file);
         for pair in &self.options.overrides {
             process.args(["--set", pair]);
         }
@@ -244,10 +329,12 @@ impl Stage {
         }
     }
 
-    /// Drops a slot as soon as nobody uses it.
+    /// Drops a slot as soon as nobody uses it, and the rewind points that its connector has made of it.
     pub(super) async fn drop_slot(&self, slot: &str) -> anyhow::Result<()> {
         const DROP: &str = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots \
                             WHERE slot_name = $1 AND active_pid IS NULL";
+        const COPIES: &str = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots \
+                              WHERE starts_with(slot_name, $1) AND active_pid IS NULL";
         let started = Instant::now();
         while self.sql.query(DROP, &[&slot]).await?.is_empty() {
             if started.elapsed() > START_WITHIN {
@@ -255,6 +342,7 @@ impl Stage {
             }
             tokio::time::sleep(POLL).await;
         }
+        self.sql.query(COPIES, &[&format!("{slot}_rewind_")]).await?;
         Ok(())
     }
 }

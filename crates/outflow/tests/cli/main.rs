@@ -10,9 +10,11 @@
 )]
 
 mod command_line;
+mod compare;
 mod conflicts;
 mod dead_letters;
 mod init;
+mod migration;
 mod running;
 mod settings;
 
