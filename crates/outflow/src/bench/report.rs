@@ -2,10 +2,8 @@
 
 use std::fmt;
 use std::fmt::Write as _;
-use std::fs;
 use std::path::Path;
 
-use anyhow::Context;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use jiff::Timestamp;
@@ -14,10 +12,6 @@ use serde::Serialize;
 use super::Options;
 use super::figure::Figure;
 use super::machine::Machine;
-
-/// In a Markdown file the results stand between these.
-const BEGIN: &str = "<!-- results: written by outflow bench --markdown -->";
-const END: &str = "<!-- end of results -->";
 
 const HEADER: [&str; 7] = ["scenario", "case", "figure", "median", "range", "target", "met"];
 
@@ -137,22 +131,7 @@ impl fmt::Display for Report {
 
 /// Puts the results between the marks of `file`, or makes the file of them.
 pub(super) fn write_markdown(report: &Report, file: &Path) -> anyhow::Result<()> {
-    let name = || file.display().to_string();
-    let old =
-        if file.exists() { fs::read_to_string(file).with_context(name)? } else { String::new() };
-    fs::write(file, place(&old, &markdown(report), BEGIN, "Benchmarks")).with_context(name)
-}
-
-/// `old` with `results` in place of what stands between `begin` and [`END`].
-pub(super) fn place(old: &str, results: &str, begin: &str, title: &str) -> String {
-    let results = format!("{begin}\n{results}{END}");
-    let around =
-        old.split_once(begin).and_then(|(head, rest)| Some((head, rest.split_once(END)?.1)));
-    match around {
-        Some((head, tail)) => format!("{head}{results}{tail}"),
-        None if old.is_empty() => format!("# {title}\n\n{results}\n"),
-        None => format!("{}\n\n{results}\n", old.trim_end()),
-    }
+    crate::markdown::write(file, "outflow bench", "Benchmarks", &markdown(report))
 }
 
 fn markdown(report: &Report) -> String {
@@ -167,19 +146,4 @@ fn markdown(report: &Report) -> String {
         let _ = writeln!(text, "| {} |", cells(figure).join(" | "));
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn results_replace_results_and_nothing_else() {
-        let place = |old: &str, results: &str| place(old, results, BEGIN, "Benchmarks");
-        let first = place("# Title\n\ntext\n", "one\n");
-        assert_eq!(first, format!("# Title\n\ntext\n\n{BEGIN}\none\n{END}\n"));
-        let second = place(&format!("{first}\nmore\n"), "two\n");
-        assert_eq!(second, format!("# Title\n\ntext\n\n{BEGIN}\ntwo\n{END}\n\nmore\n"));
-        assert_eq!(place("", "x\n"), format!("# Benchmarks\n\n{BEGIN}\nx\n{END}\n"));
-    }
 }

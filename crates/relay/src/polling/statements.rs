@@ -88,6 +88,9 @@ impl Statements {
     /// - `locked`: what could be locked of that, looked at again in its newest version. `whole`
     ///   leaves out every row behind one that could not be locked, so that of two relays that look
     ///   at the same moment one takes the beginning of an aggregate and the other nothing of it.
+    /// - The session forbids hash joins (see [`SESSION`]), and a nested loop over two of these lists
+    ///   takes time with the square of a batch. So `held` is asked by NOT IN, whose hashed subplan is
+    ///   no join (an aggregate is never NULL), and `free` meets `locked` in a GROUP BY.
     /// - Claims that this relay itself has not marked hold their aggregates too.
     pub(crate) fn claim(&self, claimant: &str, wanted: usize, max_bytes: usize) -> String {
         let Self { table, payload, claimed_by, claimed_until, published_at, .. } = self;
@@ -115,7 +118,7 @@ impl Statements {
                ORDER BY {order} LIMIT {window}), \
              free AS MATERIALIZED (\
                SELECT * FROM due \
-               WHERE NOT EXISTS (SELECT FROM held WHERE held.aggregate = due.aggregate) \
+               WHERE due.aggregate NOT IN (SELECT aggregate FROM held) \
                ORDER BY {keys} LIMIT {wanted}), \
              locked AS MATERIALIZED (\
                SELECT {selected_o}, o.{claimed_by} IS NOT NULL AS lapsed, \
@@ -125,13 +128,19 @@ impl Statements {
                WHERE o.{published_at} IS NULL \
                  AND (o.{claimed_until} IS NULL OR o.{claimed_until} <= now()) \
                ORDER BY {free_keys} FOR UPDATE OF o SKIP LOCKED), \
+             met AS (\
+               SELECT {keys}, max(aggregate) AS aggregate, bool_or(lapsed) AS lapsed, \
+                 sum(bytes) AS bytes \
+               FROM (SELECT {keys}, aggregate, NULL::boolean AS lapsed, NULL::bigint AS bytes \
+                     FROM free \
+                     UNION ALL SELECT {keys}, NULL, lapsed, bytes FROM locked) AS each_of_both \
+               GROUP BY {keys}), \
              judged AS (\
-               SELECT {free_keys}, locked.lapsed, \
-                 bool_and(locked.lapsed IS NOT NULL) \
-                   OVER (PARTITION BY free.aggregate ORDER BY {free_keys}) AS whole, \
-                 COALESCE(sum(locked.bytes) OVER (ORDER BY {free_keys} \
+               SELECT {keys}, lapsed, \
+                 bool_and(lapsed IS NOT NULL) OVER (PARTITION BY aggregate ORDER BY {keys}) AS whole, \
+                 COALESCE(sum(bytes) OVER (ORDER BY {keys} \
                    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS bytes_before \
-               FROM free LEFT JOIN locked USING ({keys})), \
+               FROM met), \
              claimed AS (\
                UPDATE {table} o \
                SET {claimed_by} = {claimant}, {claimed_until} = now() + {lease} \
@@ -252,7 +261,7 @@ fn interval(duration: Duration) -> String {
 ///   promises anyway; so its commits need not wait for the disk.
 pub(crate) const SESSION: &str = "\
     SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
-    SET synchronous_commit = off; SET statement_timeout = '30s'";
+    SET jit = off; SET synchronous_commit = off; SET statement_timeout = '30s'";
 
 /// Has the server send notifications of new rows.
 pub(crate) const LISTEN: &str = "LISTEN outflow_outbox";

@@ -1,10 +1,8 @@
 //! All figures of a comparison: a table for people, JSON for scripts, Markdown for the docs.
 
 use std::fmt::{self, Write as _};
-use std::fs;
 use std::path::Path;
 
-use anyhow::Context;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{ContentArrangement, Table};
 use jiff::Timestamp;
@@ -14,7 +12,6 @@ use super::plan::Plan;
 use super::summary::{BESIDE_THE_FIGURES, sentences};
 use super::tally::Tally;
 use crate::bench::machine::Machine;
-use crate::bench::report::place;
 
 /// What was measured on; the field names are stable.
 #[derive(Debug, Serialize)]
@@ -156,14 +153,9 @@ impl fmt::Display for Report {
     }
 }
 
-const BEGIN: &str = "<!-- results: written by outflow compare --markdown -->";
-
 /// Puts the results between the marks of `file`, or makes the file of them.
 pub(super) fn write_markdown(report: &Report, file: &Path) -> anyhow::Result<()> {
-    let name = || file.display().to_string();
-    let old =
-        if file.exists() { fs::read_to_string(file).with_context(name)? } else { String::new() };
-    fs::write(file, place(&old, &markdown(report), BEGIN, "Comparison")).with_context(name)
+    crate::markdown::write(file, "outflow compare", "Comparison", &markdown(report))
 }
 
 fn markdown(report: &Report) -> String {
