@@ -35,6 +35,8 @@ pub(super) struct Outcome {
     pub(super) reordered: u64,
     /// What the oracle found that it should not have, in its words.
     pub(super) faults: Vec<String>,
+    /// Why it was not run here.
+    pub(super) skipped: Option<String>,
 }
 
 /// One run of one drill.
@@ -65,6 +67,12 @@ impl Course {
         let what = what.into();
         self.progress.say(&what);
         self.outcome.injected.push(what);
+    }
+
+    /// Notes that this drill cannot be run here, and why.
+    pub(super) fn skip(&mut self, why: String) {
+        self.progress.say(&why);
+        self.outcome.skipped = Some(why);
     }
 
     /// Notes how long it took to recover.

@@ -1,6 +1,7 @@
 //! What becomes of the source: crashes, shutdowns, slots and publications that go, failovers.
 
 mod crash;
+mod failover_slot;
 mod history;
 mod publication;
 mod slot;
@@ -21,7 +22,10 @@ pub(super) const DRILLS: &[Drill] = &[
     slot::DROPPED,
     publication::DROPPED,
     publication::SWAPPED,
+    history::FORK,
+    history::EPOCH,
     history::PROMOTED,
+    failover_slot::DRILL,
     history::RESTORED,
 ];
 

@@ -5,6 +5,7 @@ mod everything_lost;
 mod failover;
 mod network;
 mod refusals;
+mod sentinel;
 mod stall;
 
 use super::course::Course;
@@ -19,6 +20,7 @@ pub(super) const DRILLS: &[Drill] = &[
     everything_lost::FLUSHALL,
     failover::DRILL,
     failover::KILLED,
+    sentinel::DRILL,
     refusals::OOM,
     refusals::READONLY,
     refusals::MISCONF,

@@ -31,6 +31,9 @@ pub(super) struct Done {
 struct Json<'a> {
     drill: &'static str,
     passed: bool,
+    /// Why it was not run here; then it has neither passed nor failed, and counts as passed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    skipped: Option<&'a str>,
     observed: &'a [Check],
     injected: &'a [String],
     faults: usize,
@@ -52,6 +55,15 @@ impl Done {
         self.error.is_none() && self.outcome.passed()
     }
 
+    /// For a table.
+    fn mark(&self) -> &'static str {
+        match (self.passed(), &self.outcome.skipped) {
+            (false, _) => "NO",
+            (true, Some(_)) => "skipped",
+            (true, None) => "yes",
+        }
+    }
+
     /// What is wrong, in the words of what found it.
     fn problems(&self) -> Vec<&str> {
         let faults = self.outcome.faults.iter().map(String::as_str);
@@ -66,6 +78,7 @@ impl Done {
         let json = Json {
             drill: self.drill.name,
             passed: self.passed(),
+            skipped: outcome.skipped.as_deref(),
             observed: &outcome.checks,
             injected: &outcome.injected,
             faults: outcome.injected.len(),
@@ -84,7 +97,11 @@ impl Done {
 
     /// One line for the terminal while others are still to come.
     pub(super) fn line(&self) -> String {
-        let mark = if self.passed() { "passed" } else { "FAILED" };
+        let mark = match self.mark() {
+            "NO" => "FAILED",
+            "yes" => "passed",
+            other => other,
+        };
         format!("{mark}  {}  {:.1} s", self.drill.name, self.took.as_secs_f64())
     }
 
@@ -99,6 +116,9 @@ impl Done {
             if !ok {
                 let _ = writeln!(text, "          expected: {expected}");
             }
+        }
+        if let Some(why) = &self.outcome.skipped {
+            let _ = writeln!(text, "  skipped: {why}");
         }
         for problem in self.problems() {
             let _ = writeln!(text, "  {}", problem.trim_end().replace('\n', "\n  "));
@@ -166,8 +186,9 @@ impl Report {
         // tenths of a second say nothing about an hour's work
         let at = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
         let mut text = format!(
-            "outflow {}, {versions}, {at}  \n{}.\n\n",
+            "outflow {}{}, {versions}, {at}  \n{}.\n\n",
             env!("CARGO_PKG_VERSION"),
+            if cfg!(debug_assertions) { " (not a release build)" } else { "" },
             self.summary()
         );
         text += "| drill | injected | faults | events | lost | doubled | reordered | recovery median | worst | passed |\n";
@@ -177,7 +198,8 @@ impl Report {
                 runs.iter().map(|done| of(&done.outcome)).sum()
             };
             let recovery = Recovery::of(runs.iter().copied());
-            let passed = if runs.iter().all(|done| done.passed()) { "yes" } else { "NO" };
+            let failed = runs.iter().find(|done| !done.passed());
+            let passed = failed.or(runs.first()).map_or("", |done| done.mark());
             // writing to a String cannot fail
             let _ = writeln!(
                 text,
@@ -228,7 +250,7 @@ impl fmt::Display for Report {
             let outcome = &done.outcome;
             table.add_row([
                 done.drill.name.to_owned(),
-                if done.passed() { "yes" } else { "NO" }.to_owned(),
+                done.mark().to_owned(),
                 outcome.injected.len().to_string(),
                 outcome.events.to_string(),
                 outcome.lost.to_string(),

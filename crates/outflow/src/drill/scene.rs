@@ -8,8 +8,10 @@
 //! `source`, `sink` and `inbox` are proxies, so that each way can be cut by itself. Producers and the
 //! oracle go straight to the servers.
 
+mod load;
 mod look;
 
+pub(super) use load::Load;
 pub(super) use look::says_why;
 
 use std::fs;
@@ -21,21 +23,18 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use outflow_sandbox::{Postgres, PostgresBuilder, Proxy, Redis, RedisBuilder};
 use redis::aio::MultiplexedConnection;
-use tokio::task::JoinHandle;
 use tokio_postgres::Client;
-use tokio_util::sync::CancellationToken;
 
 use super::course::Course;
 use crate::oracle::check::{Record, Rules};
 use crate::rig::child::{Child, Program};
 use crate::rig::folder::Folder;
-use crate::rig::workload::{self, Counts, Goal, Plan};
 use crate::rig::{CONSUMER, PRODUCER, PROJECTION};
 
 /// The connector, and its slot.
 pub(super) const CONNECTOR: &str = "drill";
 /// How long a process may take until it is at work, on a machine that is busy.
-pub(super) const READY_WITHIN: Duration = Duration::from_secs(30);
+pub(super) const READY_WITHIN: Duration = Duration::from_secs(60);
 /// How long anything may stand still once nothing is broken any more.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a process may take to stop in order.
@@ -195,6 +194,24 @@ impl Scene {
         Ok(())
     }
 
+    /// Settings of all processes that are not started yet, beside those of the setup.
+    pub(super) fn reached_by(&mut self, set: &[String]) {
+        self.program.set.extend_from_slice(set);
+        let relay: &[&str] = match self.kind {
+            Relay::Connector => &["relay"],
+            Relay::Polling => &["relay", "--polling"],
+        };
+        self.relay = self.process("relay", relay);
+        self.consumer = self.process("consume", &["consume"]);
+    }
+
+    /// The relay's way leads to another PostgreSQL from now on. Returns the one before.
+    pub(super) fn source_moves_to(&mut self, postgres: Postgres) -> Arc<Postgres> {
+        self.source.point_at(format!("127.0.0.1:{}", postgres.port()));
+        self.source.cut();
+        std::mem::replace(&mut self.postgres, Arc::new(postgres))
+    }
+
     /// Another process of the scene, not started yet; logs to `<name>.log`.
     pub(super) fn process(&self, name: &str, args: &[&str]) -> Child {
         Child::new(name, args, self.program.clone(), Arc::clone(&self.folder))
@@ -292,71 +309,12 @@ impl Scene {
         self.record.committed.insert(journal_id.to_owned());
         Ok(())
     }
-
-    /// Starts two producers that commit about `rate` events a second until the load ends. They
-    /// survive the loss of their server. Where a log is read, some events are messages. `name` begins the ids of journal lines: another one for
-    /// every load of a scene.
-    pub(super) fn load(&self, name: &'static str, rate: u32, seed: u64) -> Load {
-        self.produce(name, rate, seed, self.kind == Relay::Connector)
-    }
-
-    /// The same, with rows for all events: none of them is a message in the log.
-    pub(super) fn load_rows(&self, name: &'static str, rate: u32, seed: u64) -> Load {
-        self.produce(name, rate, seed, false)
-    }
-
-    fn produce(&self, name: &'static str, rate: u32, seed: u64, messages: bool) -> Load {
-        let (stop, counts) = (CancellationToken::new(), Arc::<Counts>::default());
-        let plan = Plan {
-            name,
-            producers: 2,
-            goal: Goal::Until(stop.clone()),
-            rate: Some(f64::from(rate)),
-            seed,
-            messages,
-            survives: true,
-        };
-        let connect = workload::connect_to(self.postgres.unix_url_for(PRODUCER));
-        let task = tokio::spawn(workload::run(plan, connect, Arc::clone(&counts)));
-        Load { stop, counts, task }
-    }
 }
 
 /// Whether a line of a relay's log says that it moves events.
 pub(super) fn is_at_work(line: &str) -> bool {
     let said = line.split_whitespace().next_back();
     said.is_some_and(|word| word == "streaming" || word == "polling")
-}
-
-/// Producers at work.
-pub(super) struct Load {
-    stop: CancellationToken,
-    counts: Arc<Counts>,
-    task: JoinHandle<anyhow::Result<Record>>,
-}
-
-impl Load {
-    /// Waits until this many further events are committed.
-    pub(super) async fn commits(&self, events: u64) -> anyhow::Result<()> {
-        let committed = || self.counts.committed.load(std::sync::atomic::Ordering::Relaxed);
-        let wanted = committed() + events;
-        let enough = async {
-            while committed() < wanted && !self.task.is_finished() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, enough).await.context("the producers stand still")
-    }
-
-    /// Ends it; `scene` takes over what the producers know.
-    pub(super) async fn end(self, scene: &mut Scene) -> anyhow::Result<()> {
-        self.stop.cancel();
-        let record = tokio::time::timeout(PATIENCE, self.task).await;
-        let record = record.context("the producers do not end")???;
-        scene.record.committed.extend(record.committed);
-        scene.record.rolled_back.extend(record.rolled_back);
-        Ok(())
-    }
 }
 
 fn config(
