@@ -24,6 +24,9 @@ use crate::error::Error;
 use crate::resume::{Decision, Wait};
 use crate::sink::connection::RedisLink;
 
+/// Begins the codes of findings about the broker.
+const BROKER: &str = "redis_";
+
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -68,14 +71,13 @@ impl Report {
     #[must_use]
     pub fn obstacle(&self) -> Option<Error> {
         let worst = self.findings.iter().map(|finding| finding.severity).max()?;
-        let all: Vec<String> = self
-            .findings
-            .iter()
-            .filter(|finding| finding.severity == worst)
-            .map(ToString::to_string)
-            .collect();
+        let found = self.findings.iter().filter(|finding| finding.severity == worst);
+        let all: Vec<String> = found.clone().map(ToString::to_string).collect();
+        let of_broker = found.clone().all(|finding| finding.code.starts_with(BROKER));
         match worst {
             Severity::Warn => None,
+            // so that what is waited for is called by its name
+            Severity::Wait if of_broker => Some(Error::SinkUnavailable(all.join("; "))),
             Severity::Wait => Some(Error::NotYet(Wait::Conditions(all.join("; ")))),
             Severity::Refuse => Some(Error::Refused(all.join("; "))),
         }
@@ -195,4 +197,21 @@ pub async fn check_source(source: &SourceConfig, sql: &Client, due: Due) -> Resu
         table.check_snapshot(&mut report, source, sql).await?;
     }
     Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::On;
+
+    #[test]
+    fn what_is_waited_for_is_the_broker_where_nothing_else_is_in_the_way() {
+        let mut report = Report::default();
+        report.wait("redis_role", "this Redis is a replica", "name the primary");
+        let error = report.obstacle().unwrap();
+        assert_eq!(error.waits_on(), On::Sink);
+        assert!(error.to_string().contains("this Redis is a replica: name the primary"), "{error}");
+        report.wait("slot_count", "no slot is free", "drop one");
+        assert_eq!(report.obstacle().unwrap().waits_on(), On::Slot);
+    }
 }
