@@ -29,7 +29,7 @@ async fn add(
 }
 
 #[tokio::test]
-async fn streams_of_many_slots_are_read_in_order_and_acknowledged() {
+async fn c68_streams_of_many_slots_are_read_in_order_and_acknowledged() {
     let bed = Bed::new().await;
     if Redis::builder().start().await.unwrap().version().starts_with("6.") {
         return; // the sandbox's clusters need Redis 7

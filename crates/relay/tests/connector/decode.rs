@@ -1,5 +1,7 @@
 //! What the log may bring: every case is one that has stopped or corrupted a connector somewhere.
 
+use outflow_relay::config::SnapshotMode;
+
 use crate::support::World;
 
 #[tokio::test]
@@ -76,6 +78,28 @@ async fn c04_a_row_that_is_deleted_in_its_own_transaction_is_published() {
         )
         .await;
     world.expect_ids("outflow:order", &["a"]).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn c05_a_clean_up_of_many_rows_is_passed_over() {
+    let mut world = World::start().await;
+    world.logs.expect_warn("carries more than inserts");
+    world.logs.expect_warn("DELETE on the outbox is ignored");
+    world.config.source.snapshot = SnapshotMode::Never;
+    world
+        .execute(
+            "ALTER PUBLICATION outflow SET (publish = 'insert, delete');
+             INSERT INTO outflow.outbox (event_id, aggregate_type, aggregate_id, event_type)
+             SELECT 'old-' || i, 'order', '1', 'T' FROM generate_series(1, 20000) AS i",
+        )
+        .await;
+    let running = world.connector().await;
+    world.execute("DELETE FROM outflow.outbox").await;
+    world.emit("z").await;
+    world.expect_ids("outflow:order", &["z"]).await;
+    let said = world.logs.matching("DELETE on the outbox is ignored");
+    assert_eq!(said.len(), 1, "once, and not for every row: {said:?}");
     running.stop().await;
 }
 
@@ -266,6 +290,51 @@ async fn what_is_rolled_back_never_arrives() {
         )
         .await;
     world.expect_ids("outflow:order", &["a", "b"]).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn c30_a_table_that_is_rewritten_publishes_nothing_again() {
+    let world = World::start().await;
+    let running = world.connector().await;
+    world.emit("a").await;
+    world.expect_ids("outflow:order", &["a"]).await;
+    world
+        .execute(
+            "ALTER TABLE outflow.outbox ALTER payload TYPE jsonb \
+             USING payload || '{\"fixed\": true}'",
+        )
+        .await;
+    world.emit("b").await;
+    world.expect_ids("outflow:order", &["a", "b"]).await;
+    // whoever mends payloads that way sees the row change, and no entry
+    let sql = "SELECT payload::text FROM outflow.outbox WHERE event_id = 'a'";
+    let row: String = world.sql.query_one(sql, &[]).await.unwrap().get(0);
+    assert!(row.contains("fixed"), "{row}");
+    let entries = world.entries("outflow:order").await;
+    assert_eq!((entries[0].get("payload"), entries[1].get("payload")), (Some("{}"), Some("{}")));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn c47_a_long_transaction_beside_many_changes_of_the_catalog_arrives() {
+    let world = World::start().await;
+    let running = world.connector().await;
+    let long = world.pg.connect_to(&world.database.name).await.unwrap();
+    long.batch_execute("BEGIN; SELECT outflow.emit('order', '1', 'T', '{}', 'long')")
+        .await
+        .unwrap();
+    world
+        .execute(
+            "DO $$ BEGIN FOR i IN 1..1000 LOOP
+                 CREATE TEMP TABLE t (); DROP TABLE t; COMMIT;
+             END LOOP; END $$",
+        )
+        .await;
+    world.emit("short").await;
+    world.expect_ids("outflow:order", &["short"]).await;
+    long.batch_execute("COMMIT").await.unwrap();
+    world.expect_ids("outflow:order", &["short", "long"]).await;
     running.stop().await;
 }
 

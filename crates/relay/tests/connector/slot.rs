@@ -139,6 +139,17 @@ async fn c45_a_crash_of_the_server_is_survived() {
 }
 
 #[tokio::test]
+async fn c46_a_start_that_is_refused_leaves_no_slot_behind() {
+    let world = World::start().await;
+    world.execute("DROP PUBLICATION outflow").await;
+    let error = world.spawn().failure().await;
+    assert!(error.to_string().contains("CREATE PUBLICATION"), "{error}");
+    let sql = "SELECT count(*) FROM pg_replication_slots";
+    let slots: i64 = world.sql.query_one(sql, &[]).await.unwrap().get(0);
+    assert_eq!(slots, 0, "a slot that nobody reads holds back log and catalogs");
+}
+
+#[tokio::test]
 async fn c14_a_swapped_table_is_noticed_while_running() {
     let world = World::start().await;
     world.logs.expect_warn("another table than when the connector started");

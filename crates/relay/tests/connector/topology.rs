@@ -189,7 +189,7 @@ impl Spread {
 }
 
 #[tokio::test]
-async fn in_a_cluster_every_stream_is_written_on_its_node() {
+async fn c68_in_a_cluster_every_stream_is_written_on_its_node() {
     let Some(spread) = Spread::start().await else { return };
     let slots: std::collections::HashSet<_> =
         spread.naming.keys("order").iter().map(Slot::for_key).collect();
@@ -226,7 +226,7 @@ async fn a_node_of_a_cluster_that_is_down_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_slot_of_a_cluster_may_move_while_events_flow() {
+async fn c68_a_slot_of_a_cluster_may_move_while_events_flow() {
     let Some(spread) = Spread::start().await else { return };
     let running = spread.world.connector().await;
     spread.emit(1..=100).await;
