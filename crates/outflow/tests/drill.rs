@@ -66,6 +66,19 @@ fn a_zombie_that_wakes_up_after_its_successor_changes_nothing() {
 }
 
 #[test]
+fn a_soak_draws_the_same_again_from_the_same_seed() {
+    let drawn = || {
+        let names = ["commit-unacked", "same-id-new-entry"];
+        // over before the first drill is: one is drawn
+        let output = drill(&[&names[..], &["--soak", "100ms", "--seed", "3", "--json"]].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (object["drill"].clone(), object["seed"].clone())
+    };
+    assert_eq!(drawn(), drawn());
+}
+
+#[test]
 fn what_cannot_be_drilled_has_failed_and_says_why() {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_outflow"))

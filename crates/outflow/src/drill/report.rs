@@ -16,6 +16,9 @@ use super::list::Drill;
 const HEADER: [&str; 9] =
     ["drill", "passed", "faults", "events", "lost", "doubled", "reordered", "recovery", "seconds"];
 
+/// Stands where there is neither yes nor no.
+const SKIPPED: &str = "skipped";
+
 /// A drill that was run.
 pub(super) struct Done {
     pub(super) drill: &'static Drill,
@@ -59,7 +62,7 @@ impl Done {
     fn mark(&self) -> &'static str {
         match (self.passed(), &self.outcome.skipped) {
             (false, _) => "NO",
-            (true, Some(_)) => "skipped",
+            (true, Some(_)) => SKIPPED,
             (true, None) => "yes",
         }
     }
@@ -161,10 +164,12 @@ impl Report {
         };
         let failed: Vec<_> =
             self.done.iter().filter(|done| !done.passed()).map(|done| done.drill.name).collect();
+        let skipped = self.done.iter().filter(|done| done.mark() == SKIPPED).count();
         let mut text = format!(
-            "{} of {} drills passed: {} faults, {} events, lost {}, doubled {}, reordered {}",
-            self.done.len() - failed.len(),
+            "{} of {} drills passed{}: {} faults, {} events, lost {}, doubled {}, reordered {}",
+            self.done.len() - failed.len() - skipped,
             self.done.len(),
+            if skipped > 0 { format!(", {skipped} skipped") } else { String::new() },
             sum(|outcome| outcome.injected.len() as u64),
             sum(|outcome| outcome.events),
             sum(|outcome| outcome.lost),
@@ -317,6 +322,18 @@ mod tests {
         assert!(text.contains("2 of 2 drills passed: 3 faults, 20 events, lost 0"), "{text}");
         assert!(text.contains("| 3 | 20 | 0 | 0 | 0 | 2.0 s | 9.0 s | yes |"), "{text}");
         assert_eq!(text.lines().filter(|line| line.starts_with("| publish-unmarked")).count(), 1);
+    }
+
+    #[test]
+    fn a_drill_that_cannot_be_run_here_is_counted_by_itself() {
+        let mut skipped = done(&[], 0);
+        skipped.outcome.skipped = Some("needs PostgreSQL 17".to_owned());
+        assert!(skipped.line().starts_with("skipped"), "{}", skipped.line());
+        assert!(skipped.json().unwrap().contains(r#""skipped":"needs PostgreSQL 17""#));
+        let report = Report { done: vec![done(&[1], 0), skipped], explain: false };
+        assert!(report.passed());
+        let text = report.to_string();
+        assert!(text.contains("1 of 2 drills passed, 1 skipped: 1 faults"), "{text}");
     }
 
     #[test]
