@@ -1,14 +1,17 @@
 //! A failover that sentinels decide.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use anyhow::Context;
 use outflow_sandbox::Redis;
 use tokio::time::Instant;
 
 use super::RATE;
 use crate::drill::course::Course;
 use crate::drill::list::Drill;
-use crate::drill::scene::{Relay, Scene, Setup};
+use crate::drill::scene::{PATIENCE, Relay, Scene, Setup};
+use crate::rig::STREAM;
 
 pub(super) const DRILL: Drill = Drill {
     name: "redis-sentinel",
@@ -29,6 +32,8 @@ async fn run(course: &mut Course) -> anyhow::Result<()> {
     scene.begin().await?;
     let load = scene.load("b", RATE, course.seed);
     load.commits(200).await?;
+    is_fed(&replica).await?;
+    load.commits(100).await?;
     scene.redis.kill().await?;
     let since = Instant::now();
     course.injected("the primary killed, behind a sentinel");
@@ -41,4 +46,17 @@ async fn run(course: &mut Course) -> anyhow::Result<()> {
     scene.end(course).await?;
     drop(old);
     Ok(())
+}
+
+/// Waits until entries come to the replica. A primary begins to send a second after a replica is in
+/// sync; one that dies before leaves an empty replica, which is another drill (redis-flushall).
+async fn is_fed(replica: &Redis) -> anyhow::Result<()> {
+    let mut broker = replica.connect().await?;
+    let wait = async {
+        while redis::cmd("XLEN").arg(STREAM).query_async::<u64>(&mut broker).await? == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(PATIENCE, wait).await.context("nothing comes to the replica")?
 }
