@@ -135,6 +135,14 @@ impl Broker {
         Ok(redis::cmd("XLEN").arg(self.stream()).query_async(&mut self.connection).await?)
     }
 
+    /// The newest entry's id.
+    pub(super) async fn newest(&mut self) -> anyhow::Result<String> {
+        let stream = self.stream();
+        let info: redis::streams::StreamInfoStreamReply =
+            redis::cmd("XINFO").arg("STREAM").arg(stream).query_async(&mut self.connection).await?;
+        Ok(info.last_generated_id)
+    }
+
     /// Removes everything, from the append-only file too.
     pub(super) async fn clear(&mut self) -> anyhow::Result<()> {
         ensure!(self.redis.is_some(), "a Redis that was given is not emptied");

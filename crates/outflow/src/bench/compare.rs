@@ -10,6 +10,7 @@
 //! | `peak`, `burst`, `drain` | the highest rate, many events in a moment, a backlog |
 //! | `idle` | what waiting costs |
 //! | `kill`, `outage` | SIGKILL in mid-batch, and a Redis that cannot be reached |
+//! | `effect` | what a consumer makes of entries that came twice |
 //! | `late` | late commits, with two naive relays that lose them |
 //! | `cost`, `sampler` | CPU time, WAL, statements; sizes over time |
 //! | `delivery` | what the times of events say: pure |
@@ -25,6 +26,7 @@ mod chart;
 mod cost;
 mod delivery;
 mod drain;
+mod effect;
 pub(super) mod given;
 mod html;
 mod idle;

@@ -29,7 +29,7 @@ pub(super) const SCENARIO: &str = "inbox";
 /// Events of one transaction, the consumer's default.
 const BATCH: usize = 1000;
 /// The demo's projection: turnover per customer and currency.
-const PROJECTION: &str = include_str!("../../../../sql/demo/consumer/projection.sql");
+pub(super) const PROJECTION: &str = include_str!("../../../../sql/demo/consumer/projection.sql");
 
 /// One round of the consumer.
 struct Run {
@@ -163,7 +163,7 @@ fn watch(
 }
 
 /// The last id that the group has delivered, and how many entries are pending.
-async fn group(
+pub(super) async fn group(
     broker: &mut Broker,
     stream: &str,
     name: &str,

@@ -56,6 +56,10 @@ fn both_relays_are_measured_and_naive_ones_are_shown_to_lose_events() {
         figure(&report, "backlog", "polling 50ms", "WAL")
             > 2.0 * figure(&report, "backlog", "connector", "WAL")
     );
+    // what waits for the connector is kept for its slot, and nothing for polling
+    let kept = |subject| figure(&report, "backlog", subject, "log kept by the slot, most");
+    assert!(kept("connector") > 0.0);
+    assert_eq!(kept("polling 50ms"), 0.0);
     let summary = report["summary"].to_string();
     assert!(summary.contains("Throughput of a backlog") && summary.contains("lost"), "{summary}");
     assert!(report["beside_the_figures"].to_string().contains("Polling has no slot"));
@@ -67,6 +71,20 @@ fn both_relays_are_measured_and_naive_ones_are_shown_to_lose_events() {
     let markdown = fs::read_to_string(path.join("page.md")).unwrap();
     assert!(markdown.starts_with("# Mine\n\n<!-- results") && markdown.ends_with("\n\nkept\n"));
     assert!(markdown.contains("| throughput |") && !markdown.contains("old\n"), "{markdown}");
+}
+
+#[test]
+fn killed_relays_lose_nothing_and_what_they_repeat_has_one_effect() {
+    let report = measure(tempdir().unwrap().path(), &["--scenario=kill"]);
+    let of = |subject, name| figure(&report, "kill", subject, name);
+    for subject in ["connector", "polling 50ms"] {
+        assert_eq!(of(subject, "lost events"), 0.0, "{subject}");
+        let committed = of(subject, "events committed");
+        assert_eq!(of(subject, "effects at a consumer"), committed, "{subject}");
+        assert_eq!(of(subject, "conflicts at a consumer"), 0.0, "{subject}");
+    }
+    assert_eq!(of("connector", "repeated entries"), 0.0);
+    assert!(of("polling 50ms", "repeated entries") > 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -84,7 +84,8 @@ fn look(source: &SourceConfig, polling: &PollingConfig, created_at: Option<&str>
     let since = |time: &str| format!("extract(epoch FROM now() - {time})::float8");
     format!(
         "SELECT count(*), CASE WHEN min(created) IS NOT NULL THEN greatest({oldest}, 0) END, \
-           count(*) FILTER (WHERE until > now()), count(*) FILTER (WHERE until <= now()), count(DISTINCT by) FILTER (WHERE until > now()), \
+           count(*) FILTER (WHERE until > now()), count(*) FILTER (WHERE until <= now()), \
+           count(DISTINCT by) FILTER (WHERE until > now()), \
            (SELECT {marked} FROM {table} WHERE {at} IS NOT NULL) \
          FROM (SELECT {by} AS by, {until} AS until, {created}::timestamptz AS created \
                FROM {table} WHERE {at} IS NULL LIMIT {COUNTED}) AS waiting",

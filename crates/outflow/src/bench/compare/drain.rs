@@ -51,7 +51,7 @@ async fn measure_one(
         Subject::Polling { .. } => None,
     };
     let mut at_work = AtWork::start(stage, &broker, subject, slot, run.plan.lease).await?;
-    let sampler = Sampler::start(stage).await?;
+    let sampler = Sampler::start(stage, &at_work).await?;
     let before = Reading::take(stage, &mut broker, &at_work).await?;
     let arrived = broker.length().await?;
     let mut patience = Patience::new();

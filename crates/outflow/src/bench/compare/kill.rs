@@ -11,6 +11,7 @@ use redis::aio::MultiplexedConnection;
 
 use super::Comparison;
 use super::delivery::{add_disturbed, recovery};
+use super::effect::add_effects;
 use super::subject::{AtWork, Subject};
 use super::tally::Tally;
 use crate::bench::figure::Unit;
@@ -76,7 +77,9 @@ async fn measure_one(
     let slowest = kills.iter().map(|kill| recovery(&times, *kill)).max().unwrap_or_default();
     let slowest = slowest.as_secs_f64() * 1e3;
     tally.add(scenario, &name, ("time to recover, longest", Unit::Time, slowest));
-    at_work.stop(stage).await
+    at_work.stop(stage).await?;
+    tally.add(scenario, &name, ("events committed", Unit::Count, events as f64));
+    add_effects(run, tally, (scenario, &name), &mut broker).await
 }
 
 /// Waits for the next new entry, as closely as it can; `within` that time at most. A relay that adds

@@ -43,7 +43,7 @@ async fn measure_one(
     broker.interrupt_by_proxy().await?;
     progress.step(format!("{scenario}: {name}"), events);
     let at_work = AtWork::start(stage, &broker, subject, None, run.plan.lease).await?;
-    let sampler = Sampler::start(stage).await?;
+    let sampler = Sampler::start(stage, &at_work).await?;
     let patience = outage + PATIENCE;
     let load = Load { patience, ..Load::new(run.next_load(), RATE, events) };
     let breaking = async {

@@ -100,6 +100,7 @@ impl Report {
             "one table with the columns and indexes of polling for both; other settings at their \
              defaults"
                 .to_owned(),
+            "CPU time for an event in microseconds, or for a million events in seconds".to_owned(),
         ];
         if !self.overrides.is_empty() {
             lines.push(format!("with {}", self.overrides.join(", ")));

@@ -3,10 +3,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use tokio_postgres::types::Type;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::cost::Value;
+use super::subject::AtWork;
 use super::tally::Tally;
 use crate::bench::figure::Unit;
 use crate::bench::stage::Stage;
@@ -14,11 +16,12 @@ use crate::bench::stage::Stage;
 /// Time between two looks.
 const EVERY: Duration = Duration::from_millis(250);
 
-/// Dead rows, sizes without and of the indexes, and bytes of log that the slots keep.
+/// Dead rows, sizes without and of the indexes, and bytes of log that the competitor's slot keeps, with
+/// the rewind points that a connector makes of it.
 const LOOK: &str = "\
     SELECT pg_stat_get_dead_tuples(t)::float8, pg_table_size(t)::float8, pg_indexes_size(t)::float8, \
       (SELECT COALESCE(max(pg_wal_lsn_diff(pg_current_wal_insert_lsn(), restart_lsn)), 0)::float8 \
-       FROM pg_replication_slots WHERE database = current_database()) \
+       FROM pg_replication_slots WHERE slot_name = $1 OR starts_with(slot_name, $1 || '_rewind_')) \
     FROM (SELECT 'outflow.outbox'::regclass::oid AS t) AS o";
 
 /// The state at one moment.
@@ -40,16 +43,18 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    pub(super) async fn start(stage: &Stage) -> anyhow::Result<Self> {
+    /// Of what `at_work` does to the table, and of its slot.
+    pub(super) async fn start(stage: &Stage, at_work: &AtWork) -> anyhow::Result<Self> {
+        let slot = at_work.slot();
         let (client, stop) = (stage.connect().await?, CancellationToken::new());
         let stopped = stop.clone();
         let task = tokio::spawn(async move {
-            let statement = client.prepare(LOOK).await?;
+            let statement = client.prepare_typed(LOOK, &[Type::TEXT]).await?;
             let (begin, mut samples) = (Instant::now(), Vec::new());
             loop {
                 // looks once more at the end
                 let last = stopped.is_cancelled();
-                let row = client.query_one(&statement, &[]).await?;
+                let row = client.query_one(&statement, &[&slot]).await?;
                 let mib = |column| anyhow::Ok(row.try_get::<_, f64>(column)? / 1_048_576.0);
                 samples.push(Sample {
                     seconds: begin.elapsed().as_secs_f64(),

@@ -100,7 +100,7 @@ async fn measure_one(
     let mut at_work = AtWork::start(stage, &broker, subject, None, run.plan.lease).await?;
     // a slot cannot be created while it is open
     let holder = if case.held { Some(hold(stage).await?) } else { None };
-    let sampler = Sampler::start(stage).await?;
+    let sampler = Sampler::start(stage, &at_work).await?;
     let before = Reading::take(stage, &mut broker, &at_work).await?;
     let load = Load { rows: rows(case.rate), ..Load::new(run.next_load(), case.rate, events) };
     let times = measure(stage, &broker, &mut at_work.programs, load, progress).await?;

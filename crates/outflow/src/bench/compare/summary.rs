@@ -72,6 +72,9 @@ pub(super) fn sentences(tally: &Tally) -> Vec<String> {
         if scenario.starts_with("backlog") {
             sentences.extend(postgres_cpu(tally, scenario));
         }
+        if scenario.starts_with("kill") {
+            sentences.extend(effects(tally, scenario));
+        }
         if scenario.starts_with("late") {
             sentences.extend(lost(tally, scenario));
         }
@@ -155,6 +158,29 @@ fn lost(tally: &Tally, scenario: &str) -> Option<String> {
     })
 }
 
+/// What repeated entries come to behind an inbox.
+fn effects(tally: &Tally, scenario: &str) -> Option<String> {
+    let of = |subject: &str| {
+        let show = |figure| {
+            let found = tally.find(scenario, subject, figure)?;
+            Some(found.unit.show(found.median))
+        };
+        Some(format!(
+            "{subject} {} of {} events with {} entries repeated",
+            show("effects at a consumer")?,
+            show("events committed")?,
+            show("repeated entries")?
+        ))
+    };
+    let all: Vec<String> = tally.subjects(scenario).into_iter().filter_map(of).collect();
+    (!all.is_empty()).then(|| {
+        format!(
+            "Effects in the projection of a consumer with an inbox ({scenario}): {}.",
+            all.join(", ")
+        )
+    })
+}
+
 fn rivals<'a>(
     tally: &'a Tally,
     scenario: &'a str,
@@ -183,6 +209,9 @@ mod tests {
         add("backlog", "polling 50ms", "throughput", Unit::Rate, 1000.0);
         add("intervals: 5", "polling 10ms", "latency p50", Unit::Time, 5.0);
         add("intervals: 5", "polling 1s", "latency p50", Unit::Time, 500.0);
+        add("kill", "polling 50ms", "effects at a consumer", Unit::Count, 3000.0);
+        add("kill", "polling 50ms", "events committed", Unit::Count, 3000.0);
+        add("kill", "polling 50ms", "repeated entries", Unit::Count, 57.0);
         add("idle", "connector", "transactions", Unit::PerSecond, 1.0);
         add("idle", "polling 50ms", "transactions", Unit::PerSecond, 1.01);
         assert_eq!(
@@ -194,6 +223,8 @@ mod tests {
                  connector wins by a factor of 2.0.",
                 "Interval of polling (intervals: 5): polling 10ms has a median latency of 5.00 ms, \
                  polling 1s one of 500.00 ms.",
+                "Effects in the projection of a consumer with an inbox (kill): polling 50ms 3,000 of \
+                 3,000 events with 57 entries repeated.",
                 "Transactions a second while idle (idle): connector 1.0/s, polling 50ms 1.0/s: no \
                  difference worth a word.",
             ]
