@@ -26,6 +26,8 @@ const SLOW: Duration = Duration::from_secs(8);
 /// After an event has failed, so many batches are applied with care from the beginning: where one
 /// fails others often do, and a batch that fails at once has been worked on for nothing.
 const CAREFUL: u32 = 100;
+/// And for so many the next failure is expected in every one.
+const EXPECTED: u32 = 5;
 
 pub(crate) struct Applier<H> {
     pub(crate) shared: Arc<Shared>,
@@ -219,6 +221,9 @@ impl<H: Handler> Applier<H> {
         {
             (true, true) => Care::Slices { first: First::One, deferred: false },
             (true, false) => Care::Slices { first: First::All, deferred: false },
+            (false, _) if self.careful > CAREFUL - EXPECTED => {
+                Care::Slices { first: First::Part, deferred: false }
+            }
             (false, _) if self.careful > 0 => Care::Slices { first: First::All, deferred: false },
             (false, _) => Care::None,
         }

@@ -19,11 +19,17 @@ const UNDO: &str = "ROLLBACK TO SAVEPOINT outflow_slice; RELEASE SAVEPOINT outfl
 const BEGIN_DEFERRED: &str = "SAVEPOINT outflow_slice; SET CONSTRAINTS ALL DEFERRED";
 const END_DEFERRED: &str = "SET CONSTRAINTS ALL IMMEDIATE; RELEASE SAVEPOINT outflow_slice";
 
+/// Into so many parts are events cut of which one most likely fails: more parts cost more calls, and
+/// fewer cost more work that is undone.
+const PARTS: usize = 6;
+
 /// How many events to try first, by what is known about them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum First {
     /// Most likely they are all right.
     All,
+    /// One of them most likely fails, as in the batches before: what runs in vain shall be little.
+    Part,
     /// All at once have failed already.
     Half,
     /// Each has failed before: by itself, and more at once while that goes well.
@@ -50,8 +56,10 @@ pub(crate) async fn run<H: Handler>(
     deferred: bool,
 ) -> Result<Sliced, Failure> {
     let (mut at, mut end) = (0, events.len());
+    let part = end.div_ceil(PARTS);
     let (mut step, mut bad_until) = match first {
         First::All => (end, 0),
+        First::Part => (part, 0),
         First::Half => (end.div_ceil(2), end),
         First::One => (1, 0),
     };
@@ -66,6 +74,7 @@ pub(crate) async fn run<H: Handler>(
                     // the failing one stands in what is left of the slice that failed
                     _ if at < bad_until => (bad_until - at).div_ceil(2),
                     First::One => step.saturating_mul(2),
+                    First::Part => part,
                     First::All | First::Half => end - at,
                 };
             }
@@ -78,7 +87,11 @@ pub(crate) async fn run<H: Handler>(
                 failed.extend(rest.first().map(|event| (event.ordinal, error)));
                 end = at + without_first_aggregate(rest);
                 bad_until = 0;
-                step = if first == First::One { 1 } else { end - at };
+                step = match first {
+                    First::One => 1,
+                    First::Part => part,
+                    First::All | First::Half => end - at,
+                };
             }
             Err(other) => return Err(other),
         }

@@ -7,7 +7,11 @@ WITH judged AS (
                 $9::bytea[], $10::text[], $11::text[], $12::text[], $13::text[])
          AS event (ordinal, event_id, aggregate_type, aggregate_id, seq, event_type, payload,
                    payload_raw, headers, position, stream, entry_id)
-    JOIN outflow.inbox AS known ON known.consumer_id = $1::text AND known.event_id = event.event_id
+    -- row by row: a plan that was made while the inbox was small would read all of it for a join
+    CROSS JOIN LATERAL (
+        SELECT * FROM outflow.inbox AS entered
+        WHERE entered.consumer_id = $1::text AND entered.event_id = event.event_id LIMIT 1
+    ) AS known
 ), stored AS (
     INSERT INTO outflow.conflict (consumer_id, event_id, stream, entry_id, aggregate_type, aggregate_id,
                                   seq, event_type, payload, payload_raw, headers, position,

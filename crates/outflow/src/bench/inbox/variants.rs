@@ -4,8 +4,9 @@
 //! - 1 % duplicates and 0.1 % events that the projection refuses, spread evenly: nearly every
 //!   transaction holds both. Refused ones become dead letters at once and hold nobody up
 //!   (`max_attempts = 1`, `on_failure = "skip"`): what is measured is to find them and to go on.
-//! - two partitions, read by one worker and by two; and what two connections do with the statements
-//!   alone, as the bound that the database sets on this machine.
+//! - two partitions, read by one worker and by two, in the time in which both partitions are at work
+//!   (to share them out takes a moment, and at the end one is done before the other); and what two
+//!   connections do with the statements alone, as the bound that the database sets on this machine.
 
 use std::time::Instant;
 
@@ -24,10 +25,18 @@ const CLEAN: &str = "clean:";
 const DIRTY: &str = "dirty:";
 const PAIR: &str = "pair:";
 
-/// A stream and the id of its last entry.
+/// A stream and the ids of its entries.
 struct Lane {
     key: String,
-    last: EntryId,
+    ids: Vec<EntryId>,
+}
+
+/// How fast the streams were applied.
+struct Pace {
+    /// From the first read to the last acknowledgement.
+    seconds: f64,
+    /// Events a second while every stream was at work.
+    rate: f64,
 }
 
 /// What a consumer of these rounds is given beyond the defaults.
@@ -68,11 +77,13 @@ pub(super) async fn run(
         let plain = Setup { prefix: CLEAN, partitions: 1, workers: 1 };
         let base = timed(stage, broker, &clean, &plain, events.len()).await?;
         let setup = Setup { prefix: DIRTY, partitions: 1, workers: 1 };
-        worse.push(base / timed(stage, broker, &refused, &setup, dirty.effects).await?);
+        let dirty = timed(stage, broker, &refused, &setup, dirty.effects).await?;
+        worse.push(base.seconds / dirty.seconds);
         let setup = Setup { prefix: PAIR, partitions: 2, workers: 1 };
         let one = timed(stage, broker, &pair, &setup, events.len()).await?;
         let setup = Setup { prefix: PAIR, partitions: 2, workers: 2 };
-        scaled.push(one / timed(stage, broker, &pair, &setup, events.len()).await?);
+        let two = timed(stage, broker, &pair, &setup, events.len()).await?;
+        scaled.push(two.rate / one.rate);
         empty(stage).await?;
         let bare =
             statements::run(stage.connect().await?, ("one", events), BATCH, PROJECTION, progress);
@@ -135,18 +146,25 @@ async fn lane(
 ) -> anyhow::Result<Lane> {
     progress.step(format!("inbox, writing {} entries to {key}", events.len()), events.len() as u64);
     fill_stream(broker, &key, events, progress).await?;
-    let last = events.last().map(|event| event.id).context("a stream without events")?;
-    Ok(Lane { key, last })
+    let ids: Vec<EntryId> = events.iter().map(|event| event.id).collect();
+    ensure!(!ids.is_empty(), "a stream without events");
+    Ok(Lane { key, ids })
 }
 
-/// Seconds from the first read to the last acknowledgement.
+impl Lane {
+    /// How many entries a group has acknowledged; it acknowledges in order, but for a few batches.
+    fn done(&self, delivered: EntryId, pending: usize) -> usize {
+        self.ids.partition_point(|id| *id <= delivered).saturating_sub(pending)
+    }
+}
+
 async fn timed(
     stage: &Stage,
     broker: &mut Broker,
     lanes: &[Lane],
     setup: &Setup<'_>,
     effects: usize,
-) -> anyhow::Result<f64> {
+) -> anyhow::Result<Pace> {
     empty(stage).await?;
     let name = stage.fresh_name();
     let mut programs: Vec<Program> = Vec::new();
@@ -157,25 +175,33 @@ async fn timed(
     }
     let mut patience = Patience::new();
     let mut began = None;
-    let took = loop {
-        let (mut done, mut moved) = (0, 0);
+    let (mut all_at_work, mut until) = (None, None);
+    let seconds = loop {
+        let mut done = Vec::new();
         for lane in lanes {
             let (delivered, pending) =
                 group(broker, &lane.key, &name).await?.unwrap_or(("0-0".to_owned(), 0));
             let delivered: EntryId = delivered.parse().unwrap_or(EntryId::ZERO);
-            moved += delivered.major;
             if delivered > EntryId::ZERO && began.is_none() {
                 began = Some(Instant::now());
             }
-            done += usize::from(delivered == lane.last && pending == 0);
+            done.push(lane.done(delivered, pending));
         }
-        if let Some(began) = began.filter(|_| done == lanes.len()) {
-            break began.elapsed();
+        let sum: usize = done.iter().sum();
+        if all_at_work.is_none() && done.iter().all(|done| *done > 0) {
+            all_at_work = Some((Instant::now(), sum));
+        }
+        let ended = done.iter().zip(lanes).filter(|(done, lane)| **done == lane.ids.len()).count();
+        if until.is_none() && ended > 0 {
+            until = Some((Instant::now(), sum));
+        }
+        if let Some(began) = began.filter(|_| ended == lanes.len()) {
+            break began.elapsed().as_secs_f64();
         }
         for program in &mut programs {
             program.must_run()?;
         }
-        patience.watch(moved)?;
+        patience.watch(sum as u64)?;
         tokio::time::sleep(POLL).await;
     };
     for program in programs {
@@ -190,7 +216,11 @@ async fn timed(
         inbox == expected && applied == expected,
         "{effects} events left {inbox} inbox rows and {applied} effects in the projection"
     );
-    Ok(took.as_secs_f64())
+    let window = all_at_work.zip(until).filter(|((since, _), (until, _))| since < until);
+    let ((since, before), (until, after)) =
+        window.context("one stream was done before the other began: ask for more events")?;
+    let rate = (after - before) as f64 / (until - since).as_secs_f64();
+    Ok(Pace { seconds, rate })
 }
 
 #[cfg(test)]
