@@ -210,7 +210,8 @@ impl Aside<'_> {
                 is_dead,
             });
         }
-        if !skipped.is_empty() {
+        // while nothing is held back, nothing stands behind them
+        if !skipped.is_empty() && (terms.ask_held || outcome.parked > 0) {
             self.parking.advance(tx, terms.consumer_id, skipped.into_iter()).await?;
             outcome.due_in = Some(Duration::ZERO);
         }

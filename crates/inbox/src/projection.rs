@@ -206,9 +206,16 @@ impl Handler for SqlProjection {
         tx: &Transaction<'_>,
         events: &[Delivery],
     ) -> Result<(), HandlerError> {
-        let relation = match self.expected.take() {
+        let made;
+        let relation = match &self.expected {
             Some(relation) if relation.is_of(events) => relation,
-            _ => Relation::of(events).map_err(HandlerError::other)?,
+            expected => {
+                // of what was announced some are duplicates, or others are to be tried first
+                let part = expected.as_ref().and_then(|relation| relation.part(events));
+                made =
+                    part.map_or_else(|| Relation::of(events), Ok).map_err(HandlerError::other)?;
+                &made
+            }
         };
         let parameters = relation.parameters();
         let run = |statement| run(tx, statement, &parameters);

@@ -1,12 +1,15 @@
 //! The relation `events`: a batch sent as arrays.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
 
 use outflow_event::EntryId;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::delivery::Delivery;
-use crate::encoded::{EncodeError, Encoded};
+use crate::encoded::{EncodeError, EncodedArray};
 use crate::json::is_jsonb as is_jsonb_text;
 use crate::time::micros_since_epoch;
 
@@ -15,20 +18,42 @@ pub(super) const EVENTS: &str = include_str!("../sql/events.sql");
 
 /// A batch as the parameters of [`EVENTS`].
 pub(super) struct Relation {
-    columns: [Encoded; 17],
+    columns: [EncodedArray; 17],
     /// Which deliveries it holds.
-    of: Vec<(usize, EntryId)>,
+    of: Vec<Identity>,
+}
+
+/// What tells a delivery from every other, and from itself in another form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Identity {
+    ordinal: usize,
+    id: EntryId,
+    stream: Arc<str>,
+    is_jsonb: bool,
+    is_replacement: bool,
+}
+
+impl Identity {
+    fn of(delivery: &Delivery) -> Self {
+        Self {
+            ordinal: delivery.ordinal,
+            id: delivery.entry.id,
+            stream: delivery.stream.clone(),
+            is_jsonb: delivery.payload_json().is_some(),
+            is_replacement: delivery.is_replacement(),
+        }
+    }
 }
 
 impl Relation {
     pub(super) fn of(events: &[Delivery]) -> Result<Self, EncodeError> {
         let text = |of: fn(&Delivery) -> &str| {
             let column: Vec<&str> = events.iter().map(of).collect();
-            Encoded::new(&column, &Type::TEXT_ARRAY)
+            EncodedArray::new(&column, &Type::TEXT_ARRAY)
         };
         let optional = |of: fn(&Delivery) -> Option<&str>| {
             let column: Vec<Option<&str>> = events.iter().map(of).collect();
-            Encoded::new(&column, &Type::TEXT_ARRAY)
+            EncodedArray::new(&column, &Type::TEXT_ARRAY)
         };
         let seq: Vec<Option<i64>> = events.iter().map(|d| d.entry.event.seq).collect();
         let is_jsonb: Vec<bool> = events.iter().map(|d| d.payload_json().is_some()).collect();
@@ -47,35 +72,63 @@ impl Relation {
             text(|d| &d.entry.event.event_id)?,
             text(|d| &d.entry.event.aggregate_type)?,
             text(|d| &d.entry.event.aggregate_id)?,
-            Encoded::new(&seq, &Type::INT8_ARRAY)?,
+            EncodedArray::new(&seq, &Type::INT8_ARRAY)?,
             text(|d| &d.entry.event.event_type)?,
-            Encoded::new(&is_jsonb, &Type::BOOL_ARRAY)?,
+            EncodedArray::new(&is_jsonb, &Type::BOOL_ARRAY)?,
             optional(Delivery::payload_text)?,
-            Encoded::new(&payload_raw, &Type::BYTEA_ARRAY)?,
+            EncodedArray::new(&payload_raw, &Type::BYTEA_ARRAY)?,
             // an invalid document, or an invalid moment, would fail the whole batch
             optional(|d| d.entry.event.headers.as_deref().filter(|text| is_jsonb_text(text)))?,
             optional(|d| d.entry.event.created_at.as_deref())?,
-            Encoded::new(&position, &Type::TEXT_ARRAY)?,
+            EncodedArray::new(&position, &Type::TEXT_ARRAY)?,
             optional(|d| {
                 d.entry.commit_time.as_deref().filter(|text| micros_since_epoch(text).is_some())
             })?,
             text(|d| &d.stream)?,
-            Encoded::new(&entry_id, &Type::TEXT_ARRAY)?,
-            Encoded::new(&extra, &Type::TEXT_ARRAY)?,
-            Encoded::new(&is_replacement, &Type::BOOL_ARRAY)?,
-            Encoded::new(&replaced, &Type::TEXT_ARRAY)?,
+            EncodedArray::new(&entry_id, &Type::TEXT_ARRAY)?,
+            EncodedArray::new(&extra, &Type::TEXT_ARRAY)?,
+            EncodedArray::new(&is_replacement, &Type::BOOL_ARRAY)?,
+            EncodedArray::new(&replaced, &Type::TEXT_ARRAY)?,
         ];
-        Ok(Self { columns, of: events.iter().map(|d| (d.ordinal, d.entry.id)).collect() })
+        Ok(Self { columns, of: events.iter().map(Identity::of).collect() })
     }
 
-    /// Whether it holds exactly `events`.
+    /// The part of it that holds exactly `events`, in their order; `None` if it lacks one of them.
+    pub(super) fn part(&self, events: &[Delivery]) -> Option<Self> {
+        let places: HashMap<usize, usize> =
+            self.of.iter().enumerate().map(|(place, of)| (of.ordinal, place)).collect();
+        let mut of = Vec::with_capacity(events.len());
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for event in events {
+            let place = *places.get(&event.ordinal)?;
+            let identity = Identity::of(event);
+            if self.of.get(place) != Some(&identity) {
+                return None;
+            }
+            match runs.last_mut() {
+                Some(run) if run.end == place => run.end += 1,
+                _ => runs.push(place..place + 1),
+            }
+            of.push(identity);
+        }
+        let columns: Vec<EncodedArray> = self
+            .columns
+            .iter()
+            .map(|column| column.select(&runs))
+            .collect::<Result<_, _>>()
+            .ok()?;
+        Some(Self { columns: columns.try_into().ok()?, of })
+    }
+
+    /// Whether it holds exactly `events`, in their order.
     pub(super) fn is_of(&self, events: &[Delivery]) -> bool {
-        events.iter().map(|d| (d.ordinal, d.entry.id)).eq(self.of.iter().copied())
+        self.of.len() == events.len()
+            && self.of.iter().zip(events).all(|(of, event)| *of == Identity::of(event))
     }
 
     /// In the order of the parameters of [`EVENTS`].
     pub(super) fn parameters(&self) -> [&(dyn ToSql + Sync); 17] {
-        self.columns.each_ref().map(|column| column as &(dyn ToSql + Sync))
+        self.columns.each_ref().map(EncodedArray::parameter)
     }
 }
 
