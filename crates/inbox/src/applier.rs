@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::apply::{Care, Outcome, Session, Terms};
 use crate::backoff::Backoff;
 use crate::bisect::First;
+use crate::config::OnFailure;
 use crate::consumer::Shared;
 use crate::database::{self, Connect};
 use crate::delivery::Batch;
@@ -294,7 +295,9 @@ impl<H: Handler> Applier<H> {
         } else if !batch.is_parked() {
             self.careful = self.careful.saturating_sub(1);
         }
-        if !outcome.failed.is_empty() || outcome.parked > 0 {
+        // a dead letter that holds nobody up has left nothing behind
+        let holds = self.shared.config.on_failure == OnFailure::ParkAggregate;
+        if outcome.parked > 0 || outcome.failed.iter().any(|event| holds || !event.is_dead) {
             self.rounds.held = true;
         }
         if let Some(due_in) = outcome.due_in {
