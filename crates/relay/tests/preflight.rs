@@ -387,7 +387,7 @@ async fn replicas_must_be_there_and_a_replica_must_not_be_the_target() {
     assert_finding(&report.findings, Severity::Wait, "redis_replicas", &replicas);
     let error = report.obstacle().unwrap();
     assert_eq!(error.retry(), Retry::Transient);
-    assert!(matches!(error, Error::NotYet(_)));
+    assert!(matches!(error, Error::SinkUnavailable(_)));
 
     let replica = Redis::builder().appendonly(Fsync::Always).start().await.unwrap();
     replica.replica_of(&primary).await.unwrap();
