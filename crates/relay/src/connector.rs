@@ -140,11 +140,7 @@ impl Connector {
         let mut link = ReplicationClient::connect(&source.connect).await?;
         let mut facts = resume::inspect(&mut link, &source.slot, stored.as_ref()).await?;
         let mut decision = resume::decide(&facts, stored.as_ref(), source.snapshot);
-        if let Decision::Refuse(refusal) = &decision
-            && let Some(needed) = refusal.needs_earlier_slot()
-            && let Some(back) = rewind::restore(&sql, &source.slot, needed).await?
-        {
-            warn!("{refusal}: a rewind point was there, streaming goes on from {back}");
+        if rewind::go_back(&sql, &source.slot, &decision).await? {
             facts = resume::inspect(&mut link, &source.slot, stored.as_ref()).await?;
             decision = resume::decide(&facts, stored.as_ref(), source.snapshot);
         }

@@ -5,7 +5,7 @@
 //! failover to a replica that lagged, or a restart without persistence, entries that were
 //! acknowledged are gone, and the offset with them. So two copies of the slot are kept, each
 //! replaced in its turn. The older one is between one and two intervals behind, and the slot is
-//! put back to it when the stored offset lies below what the slot has confirmed.
+//! put back to it when the stored offset lies below what the slot has confirmed, or is gone.
 //!
 //! The price is the log of that time, and two of `max_replication_slots`.
 
@@ -18,6 +18,7 @@ use tracing::{debug, info, warn};
 
 use crate::config::SourceConfig;
 use crate::error::{Error, Retry};
+use crate::resume::Decision;
 
 /// PostgreSQL documentation, "Catalog": names have at most 63 bytes.
 const LONGEST_NAME: usize = 63;
@@ -133,17 +134,60 @@ impl Keeper<'_> {
     }
 }
 
-/// Puts the slot back to the nearest point at or below `needed`, if there is one. Says where the
-/// slot stands then.
+/// Puts the slot back where Redis has lost what was confirmed, as far as there are points for it.
+/// Whether it did: then the decision has to be made again.
+///
+/// # Errors
+/// As of [`restore`].
+pub(crate) async fn go_back(sql: &Client, slot: &str, decision: &Decision) -> Result<bool, Error> {
+    match decision {
+        Decision::Refuse(refusal) => {
+            let Some(needed) = refusal.needs_earlier_slot() else { return Ok(false) };
+            let restored = restore(sql, slot, Back::To(needed)).await?;
+            if let Some(back) = restored {
+                warn!("{refusal}: a rewind point was there, streaming goes on from {back}");
+            }
+            Ok(restored.is_some())
+        }
+        // only a connector that had an offset leaves points behind
+        Decision::Adopt { .. } => {
+            let restored = restore(sql, slot, Back::Farthest).await?;
+            if let Some(back) = restored {
+                warn!(
+                    "the stored offset is gone, and most likely entries with it: a rewind point was \
+                     there, streaming goes on from {back}. What was committed before that must be \
+                     published again where it was not applied, by `outflow offsets reset \
+                     --from-rows` (docs/runbook.md, \"Redis lost data\")"
+                );
+            }
+            Ok(restored.is_some())
+        }
+        _ => Ok(false),
+    }
+}
+
+/// How far to go back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Back {
+    /// To the nearest point at or below this.
+    To(Lsn),
+    /// As far as possible: how much is missing is not known.
+    Farthest,
+}
+
+/// Puts the slot back to a point, if there is one. Says where the slot stands then.
 ///
 /// A crash in between leaves no slot, and the point: the next start ends here again.
 ///
 /// # Errors
 /// Transient: nothing was changed, or the slot is gone and the point still there; try again.
-pub(crate) async fn restore(sql: &Client, slot: &str, needed: Lsn) -> Result<Option<Lsn>, Error> {
-    let points = points(sql, slot).await?;
-    let below = |point: &Point| !point.lost && point.confirmed.is_some_and(|lsn| lsn <= needed);
-    let Some(point) = points.into_iter().rev().find(below) else { return Ok(None) };
+async fn restore(sql: &Client, slot: &str, back: Back) -> Result<Option<Lsn>, Error> {
+    let mut points = points(sql, slot).await?.into_iter().filter(|point| !point.lost);
+    let point = match back {
+        Back::To(needed) => points.rfind(|point| point.confirmed.is_some_and(|lsn| lsn <= needed)),
+        Back::Farthest => points.find(|point| point.confirmed.is_some()),
+    };
+    let Some(point) = point else { return Ok(None) };
     drop_slot(sql, slot).await?;
     fail::fail_point!("relay::rewinding");
     copy_slot(sql, &point.name, slot).await?;

@@ -82,6 +82,29 @@ async fn entries_that_redis_lost_are_published_again_at_the_next_start() {
 }
 
 #[tokio::test]
+async fn c61_a_redis_that_comes_back_empty_is_filled_from_the_oldest_point() {
+    let mut world = World::start().await;
+    world.config.source.rewind_interval = Duration::from_secs(3600);
+    let running = world.connector().await;
+    until(
+        &world,
+        "there is a rewind point",
+        "SELECT count(*) = 1 FROM pg_replication_slots WHERE slot_name = 'outflow_rewind_1'",
+    )
+    .await;
+    world.emit("a").await;
+    world.emit("b").await;
+    world.expect_ids("outflow:order", &["a", "b"]).await;
+    world.logs.expect_warn("the stored offset is gone");
+    world.redis.kill().await.unwrap();
+    world.redis.start_again().await.unwrap();
+    world.emit("c").await;
+    running.logs_may_say_it_stood_still();
+    world.expect_ids("outflow:order", &["a", "b", "c"]).await;
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn a_crash_between_dropping_the_slot_and_copying_the_point_is_mended() {
     let world = forgetful().await;
     let running = publish_beyond_the_save(&world).await;
