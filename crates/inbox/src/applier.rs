@@ -338,6 +338,7 @@ impl<H: Handler> Applier<H> {
 
     async fn open(&mut self) -> Result<Session, Error> {
         let client = (self.connect)().await.map_err(database::connect_failed)?;
+        database::name_session(&client, &self.shared.instance).await?;
         Session::open(client, &mut self.handler, self.shared.config.apply_timeout).await
     }
 

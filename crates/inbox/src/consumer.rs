@@ -30,6 +30,8 @@ const UNACKNOWLEDGED: usize = 2;
 /// What the three parts share.
 pub(crate) struct Shared {
     pub(crate) config: ConsumerConfig,
+    /// Tells this process from another one under the same name.
+    pub(crate) instance: String,
     /// The keys, by the index that the parts use.
     pub(crate) streams: Vec<Arc<str>>,
     pub(crate) board: Board,
@@ -93,6 +95,7 @@ impl<H: Handler> Consumer<H> {
             resume: Mutex::new(vec![EntryId::ZERO; streams.len()]),
             streams,
             config,
+            instance: format!("{:032x}", rand::random::<u128>()),
         };
         Self { shared: Arc::new(shared), connect, handler }
     }

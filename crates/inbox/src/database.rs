@@ -204,6 +204,14 @@ pub(crate) async fn prepare_session(
     }
 }
 
+/// Names the session after its process, so that another worker can end what a stopped one has begun
+/// (`sql/evict.sql`).
+pub(crate) async fn name_session(client: &Client, instance: &str) -> Result<(), Error> {
+    let name = format!("outflow {instance}");
+    let set = client.execute("SELECT set_config('application_name', $1, false)", &[&name]).await;
+    set.map(drop).map_err(statement_failed)
+}
+
 impl Error {
     /// Splits what can be waited out from what cannot.
     pub(crate) fn transient(self) -> Result<Self, Self> {

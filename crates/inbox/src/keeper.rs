@@ -23,8 +23,6 @@ pub(crate) struct Keeper {
     shared: Arc<Shared>,
     connect: Connect,
     stop: CancellationToken,
-    /// Tells this process from another one under the same name.
-    instance: String,
     session: Option<Session>,
 }
 
@@ -35,12 +33,12 @@ struct Session {
     shares: Statement,
     acquire: Statement,
     release: Statement,
+    evict: Statement,
 }
 
 impl Keeper {
     pub(crate) fn new(shared: Arc<Shared>, connect: Connect, stop: CancellationToken) -> Self {
-        let instance = format!("{:032x}", rand::random::<u128>());
-        Self { shared, connect, stop, instance, session: None }
+        Self { shared, connect, stop, session: None }
     }
 
     /// Keeps name and leases until it is stopped. Returns an error only if waiting cannot help; then
@@ -83,7 +81,7 @@ impl Keeper {
         let given_up = async {
             session.release(&self.shared, &held).await?;
             let name: [&(dyn ToSql + Sync); 3] =
-                [&config.consumer_id, &config.worker, &self.instance];
+                [&config.consumer_id, &config.worker, &self.shared.instance];
             let delete = "DELETE FROM outflow.worker WHERE consumer_id = $1 AND worker = $2 AND instance = $3";
             session.client.execute(delete, &name).await
         };
@@ -102,7 +100,7 @@ impl Keeper {
             }
         };
         let Some(session) = session else { return Ok(()) };
-        session.renew(&self.shared, &self.instance).await?;
+        session.renew(&self.shared).await?;
         if self.shared.leases.is_shared() {
             return Ok(());
         }
@@ -126,7 +124,7 @@ impl Keeper {
         let mut seen = None;
         loop {
             let parameters: [&(dyn ToSql + Sync); 4] =
-                [&config.consumer_id, &config.worker, &self.instance, &lease];
+                [&config.consumer_id, &config.worker, &self.shared.instance, &lease];
             let registered = session.client.execute(&session.register, &parameters).await;
             if registered.map_err(statement_failed)? > 0 {
                 let gone = "DELETE FROM outflow.worker WHERE consumer_id = $1 AND seen_at < now() - interval '1 day'";
@@ -169,19 +167,21 @@ impl Session {
             client.prepare(include_str!("sql/shares.sql")),
             client.prepare(include_str!("sql/acquire.sql")),
             client.prepare(include_str!("sql/release.sql")),
+            client.prepare(include_str!("sql/evict.sql")),
         );
-        let (register, renew, shares, acquire, release) = prepared.map_err(statement_failed)?;
-        Ok(Self { client, register, renew, shares, acquire, release })
+        let (register, renew, shares, acquire, release, evict) =
+            prepared.map_err(statement_failed)?;
+        Ok(Self { client, register, renew, shares, acquire, release, evict })
     }
 
-    async fn renew(&self, shared: &Shared, instance: &str) -> Result<(), Error> {
+    async fn renew(&self, shared: &Shared) -> Result<(), Error> {
         let config = &shared.config;
         let held = if shared.leases.is_shared() { Vec::new() } else { shared.leases.held() };
         let (streams, tokens) = columns(shared, &held);
         let lease = config.lease.as_secs_f64();
         let asked = Instant::now();
         let parameters: [&(dyn ToSql + Sync); 6] =
-            [&config.consumer_id, &config.worker, &instance, &lease, &streams, &tokens];
+            [&config.consumer_id, &config.worker, &shared.instance, &lease, &streams, &tokens];
         let row =
             self.client.query_one(&self.renew, &parameters).await.map_err(statement_failed)?;
         let renewed: Option<Vec<String>> = row.try_get("renewed").map_err(statement_failed)?;
@@ -234,6 +234,7 @@ impl Session {
         let held: HashSet<usize> = shared.leases.held().into_iter().map(|held| held.0).collect();
         let wanted = shared.streams.iter().enumerate().filter(|(n, _)| !held.contains(n));
         let wanted: Vec<&str> = wanted.map(|(_, key)| &**key).collect();
+        self.evict(shared, &wanted).await?;
         let lease = config.lease.as_secs_f64();
         let number = i64::try_from(number).unwrap_or(i64::MAX);
         let asked = Instant::now();
@@ -250,6 +251,25 @@ impl Session {
             }
         }
         self.tell(shared, "stream taken", &taken);
+        Ok(())
+    }
+
+    /// Ends the transactions of workers that did not renew their leases on these streams.
+    async fn evict(&self, shared: &Shared, streams: &[&str]) -> Result<(), Error> {
+        let config = &shared.config;
+        let parameters: [&(dyn ToSql + Sync); 3] = [&config.consumer_id, &config.worker, &streams];
+        let rows = self.client.query(&self.evict, &parameters).await.map_err(statement_failed)?;
+        for row in rows {
+            if row.try_get("ended").map_err(statement_failed)? {
+                let other: &str = row.try_get("worker").map_err(statement_failed)?;
+                tracing::warn!(
+                    consumer = config.consumer_id,
+                    worker = config.worker,
+                    "worker {other} stands still in the middle of a transaction and did not renew its \
+                     lease: its session was ended, its streams go on here"
+                );
+            }
+        }
         Ok(())
     }
 

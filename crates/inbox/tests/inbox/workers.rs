@@ -1,10 +1,11 @@
 //! Several workers of one consumer.
 
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
-use tokio::process::{ChildStdout, Command};
+use tokio::process::{Child, ChildStdout, Command};
 
 use crate::support::{Bed, PATIENCE, Running, gated, seen, start};
 use outflow_inbox::{ConsumerOptions, Retry, connect_no_tls};
@@ -123,14 +124,14 @@ async fn workers_that_are_gone_are_removed_from_the_group_when_they_hold_nothing
 const REACHED: &str = "about to apply";
 const LET_GO: &str = "let go";
 
-/// The worker that is stopped by the kernel before its second batch.
+/// The worker that is stopped by the kernel in its second batch.
 #[tokio::test]
 #[ignore = "run by the other test of this file, as a process of its own"]
 async fn child() {
     let variable = |name: &str| std::env::var(name).unwrap();
     let go = std::path::PathBuf::from(variable("CHILD_GO"));
     let hits = std::sync::atomic::AtomicU32::new(2);
-    fail::cfg_callback("inbox::before_apply", move || {
+    fail::cfg_callback(variable("CHILD_POINT"), move || {
         if hits.fetch_sub(1, std::sync::atomic::Ordering::SeqCst) == 1 {
             println!("{REACHED}");
             while !go.exists() {
@@ -166,29 +167,68 @@ async fn until_line(lines: &mut Lines<BufReader<ChildStdout>>, text: &str) {
     tokio::time::timeout(PATIENCE, wait).await.expect(text);
 }
 
-#[tokio::test]
-async fn a_worker_that_was_stopped_past_its_lease_wakes_up_and_changes_nothing() {
-    let mut bed = Bed::new().await;
-    bed.add_many(1..=60, 4).await;
-    let folder = std::env::temp_dir().join(format!("outflow-go-{}", bed.database.name));
-    let _ = std::fs::remove_file(&folder);
+/// A worker that is stopped at `point` of its second batch, until there is a file `go`.
+async fn stopped(bed: &Bed, point: &str, go: &Path) -> (Child, Lines<BufReader<ChildStdout>>) {
+    let _ = std::fs::remove_file(go);
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "workers::child", "--ignored", "--nocapture"])
         .env("CHILD_REDIS", bed.redis_server.url())
         .env("CHILD_STREAM", &bed.stream)
         .env("CHILD_DATABASE", &bed.database.url)
-        .env("CHILD_GO", &folder)
+        .env("CHILD_POINT", point)
+        .env("CHILD_GO", go)
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     until_line(&mut lines, REACHED).await;
+    signal(&child, "-STOP").await;
+    (child, lines)
+}
+
+async fn signal(child: &Child, name: &str) {
     let pid = child.id().unwrap().to_string();
-    let signal = async |name: &str| {
-        assert!(Command::new("kill").args([name, &pid]).status().await.unwrap().success());
-    };
-    signal("-STOP").await;
+    assert!(Command::new("kill").args([name, &pid]).status().await.unwrap().success());
+}
+
+#[tokio::test]
+async fn a_worker_that_is_stopped_in_mid_transaction_holds_nobody_up() {
+    holds_nobody_up("inbox::after_insert").await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_stopped_before_its_commit_holds_nobody_up() {
+    holds_nobody_up("inbox::before_commit").await;
+}
+
+async fn holds_nobody_up(point: &str) {
+    let mut bed = Bed::new().await;
+    bed.add_many(1..=60, 4).await;
+    let go = std::env::temp_dir().join(format!("outflow-go-{}", bed.database.name));
+    let (mut child, mut lines) = stopped(&bed, point, &go).await;
+    bed.log.expect_warn("stands still in the middle of a transaction");
+    let options = ConsumerOptions { lease: Duration::from_secs(1), ..worker(&bed, 2) };
+    let mut second = bed.start(options, seen());
+    bed.until_true("SELECT count(*) = 60 FROM seen").await;
+    second.until_status(|status| status.lag_entries == Some(0)).await;
+    std::fs::write(&go, "").unwrap();
+    signal(&child, "-CONT").await;
+    until_line(&mut lines, LET_GO).await;
+    assert_eq!((bed.count("seen").await, bed.count("outflow.inbox").await), (60, 60));
+    bed.assert_order_within_aggregates().await;
+    assert_eq!(bed.pending().await, 0);
+    child.kill().await.unwrap();
+    second.stop().await;
+    std::fs::remove_file(&go).unwrap();
+}
+
+#[tokio::test]
+async fn a_worker_that_was_stopped_past_its_lease_wakes_up_and_changes_nothing() {
+    let mut bed = Bed::new().await;
+    bed.add_many(1..=60, 4).await;
+    let folder = std::env::temp_dir().join(format!("outflow-go-{}", bed.database.name));
+    let (mut child, mut lines) = stopped(&bed, "inbox::before_apply", &folder).await;
     let options = ConsumerOptions { lease: Duration::from_secs(1), ..worker(&bed, 2) };
     let mut second = bed.start(options, seen());
     bed.until_true("SELECT count(*) = 60 FROM seen").await;
@@ -196,7 +236,7 @@ async fn a_worker_that_was_stopped_past_its_lease_wakes_up_and_changes_nothing()
     // even if the inbox had forgotten them
     bed.sql.batch_execute("DELETE FROM outflow.inbox").await.unwrap();
     std::fs::write(&folder, "").unwrap();
-    signal("-CONT").await;
+    signal(&child, "-CONT").await;
     until_line(&mut lines, LET_GO).await;
     assert_eq!(bed.count("seen").await, 60);
     assert_eq!(bed.count("outflow.inbox").await, 0);
