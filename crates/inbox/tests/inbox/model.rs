@@ -141,6 +141,9 @@ impl Workers {
 
 /// Whatever is held back waits behind a dead letter.
 const SETTLED: &str = "SELECT NOT EXISTS (SELECT FROM outflow.parked WHERE due_at IS NOT NULL)";
+/// Whatever somebody asked for has been tried.
+const RETRIED: &str = "SELECT NOT EXISTS (SELECT FROM outflow.parked WHERE due_at IS NOT NULL) AND NOT EXISTS \
+                       (SELECT FROM outflow.dead_letter WHERE resolved_at IS NULL AND retry_requested_at IS NOT NULL)";
 const EMPTY: &str = "SELECT NOT EXISTS (SELECT FROM outflow.parked) AND NOT EXISTS \
                      (SELECT FROM outflow.dead_letter WHERE resolved_at IS NULL AND event_id IS NOT NULL)";
 
@@ -180,7 +183,8 @@ async fn play(steps: Vec<Step>, on_failure: OnFailure) -> Result<(), TestCaseErr
     workers.until(&mut bed, SETTLED).await;
     bed.sql.batch_execute("ALTER TABLE seen DROP CONSTRAINT poison").await.unwrap();
     loop {
-        // one letter may give way to the next
+        // one letter may give way to the next, and one whose worker dies in its only attempt is a
+        // letter again
         let letters =
             dead_letters::list(&bed.sql, "accounting", &Filter::default(), 100).await.unwrap();
         let ids: Vec<i64> =
@@ -189,7 +193,7 @@ async fn play(steps: Vec<Step>, on_failure: OnFailure) -> Result<(), TestCaseErr
             break;
         }
         dead_letters::retry(&bed.sql, "accounting", &ids, "model").await.unwrap();
-        workers.until(&mut bed, EMPTY).await;
+        workers.until(&mut bed, RETRIED).await;
     }
     workers.until(&mut bed, EMPTY).await;
     fail::FailScenario::setup().teardown();
@@ -228,6 +232,17 @@ async fn compare(bed: &Bed, steps: &[Step], on_failure: OnFailure) -> Result<(),
     prop_assert_eq!((twice, inbox), (0, bed.count("seen").await));
     prop_assert_eq!(bed.count("outflow.parked").await, 0);
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_in_which_workers_die_is_asked_for_again() {
+    let steps = vec![
+        Step::Add { event: POISON[0], variant: 0 },
+        Step::CatchUp,
+        Step::CrashAt("inbox::round_marked"),
+        Step::CrashAt("inbox::attempt_started"),
+    ];
+    play(steps, OnFailure::ParkAggregate).await.unwrap();
 }
 
 #[test]
