@@ -16,7 +16,7 @@ use tokio_postgres::Client;
 
 use crate::database::{self, Connect};
 use crate::error::{Chain, Error};
-use crate::reply;
+use crate::reply::{self, Delivered};
 
 const LOST: &str = include_str!("sql/lost.sql");
 const KNOWN_GAP: &str = "SELECT coalesce(sum(entries), 0)::bigint FROM outflow.lost_entries \
@@ -39,6 +39,14 @@ pub(crate) struct Range {
     pub(crate) above: EntryId,
     pub(crate) up_to: EntryId,
     pub(crate) entries: u64,
+}
+
+/// How a stream and its group stand.
+pub(crate) struct Seen {
+    /// What is missing in front of the group.
+    pub(crate) gap: Option<Range>,
+    /// Where the group stands, if that can be told.
+    pub(crate) delivered: Option<Delivered>,
 }
 
 /// Whose entries, and where they were.
@@ -144,19 +152,19 @@ pub(crate) async fn undelivered(
     Ok(range.entries)
 }
 
-/// What `group` will never be given of `stream`, by the counters of one instant; `None` where nothing is
-/// missing, or where Redis cannot tell.
-pub(crate) async fn gap(
-    redis: &mut Connection,
-    stream: &str,
-    group: &str,
-) -> RedisResult<Option<Range>> {
+/// How `stream` and `group` stand in one instant: what the group will never be given, as far as Redis can
+/// tell, and what it was given.
+///
+/// # Errors
+/// As for any command; look again later.
+pub(crate) async fn look(redis: &mut Connection, stream: &str, group: &str) -> RedisResult<Seen> {
     let mut pipe = redis::pipe();
     pipe.atomic();
     pipe.cmd("XINFO").arg("STREAM").arg(stream);
     pipe.cmd("XINFO").arg("GROUPS").arg(stream);
     let (info, groups): (Value, Value) = pipe.query_async(redis).await?;
-    Ok(reply::gap(info, groups, group))
+    let delivered = reply::delivered(&info, groups.clone(), group);
+    Ok(Seen { gap: reply::gap(info, groups, group), delivered })
 }
 
 async fn open(connect: &Connect) -> Result<Client, Error> {

@@ -1,6 +1,7 @@
 //! Reads batches: own pending entries first, then new ones, and from time to time what other
 //! workers left behind.
 
+mod gaps;
 mod pending;
 mod spread;
 
@@ -14,6 +15,7 @@ use redis::{RedisResult, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use self::gaps::Known;
 use crate::backoff::Backoff;
 use crate::broker::{self, Broker, Verdict};
 use crate::config::ConsumerConfig;
@@ -44,8 +46,8 @@ pub(crate) struct Reader {
     claim: Claim,
     /// The streams of the read that is under way.
     held: Vec<Held>,
-    /// The end of the last gap that was named, by stream.
-    gaps: Vec<EntryId>,
+    /// What is known of gaps, by stream.
+    gaps: Vec<Known>,
 }
 
 /// Where the round over the pending lists of all streams stands.
@@ -90,7 +92,7 @@ impl Reader {
         let config = &shared.config;
         let pace = Pace::new(config.batch, config.batch_bytes, config.streams.len());
         let claim = Claim { due: Instant::now() + config.claim_interval, at: None };
-        let gaps = vec![EntryId::ZERO; config.streams.len()];
+        let gaps = vec![Known::default(); config.streams.len()];
         Self { shared, broker, connect, batches, stop, pace, claim, held: Vec::new(), gaps }
     }
 
@@ -135,6 +137,7 @@ impl Reader {
         };
         self.shared.raise_resume(&resume);
         self.shared.board.moving(Component::Reader);
+        self.gaps.iter_mut().for_each(Known::forget);
         // before anything is read: what is read moves the group on, over what is missing
         self.look_for_gaps(&mut redis).await;
         // a connection that was lost may have taken replies with it: what they held is pending
@@ -186,6 +189,11 @@ impl Reader {
             return self.send_again(redis, permit, stream, records).await;
         }
         let read = self.read_new(redis, client_id).await?;
+        for (stream, records) in &read {
+            if let Some(known) = self.gaps.get_mut(*stream) {
+                known.read(records.len());
+            }
+        }
         let batch = self.batch(redis, read).await?;
         self.send(permit, batch);
         Ok(())
@@ -269,30 +277,6 @@ impl Reader {
             self.claim.at = Some((0, EntryId::ZERO));
         }
         self.claim.at
-    }
-
-    /// Names entries that went before they were delivered. Best effort: the next round looks again.
-    async fn look_for_gaps(&mut self, redis: &mut Connection) {
-        let shared = self.shared.clone();
-        let group = shared.config.consumer_id.as_str();
-        for (stream, known) in shared.config.streams.iter().zip(&mut self.gaps) {
-            let range = match lost::gap(redis, stream, group).await {
-                Ok(Some(range)) if range.up_to != *known => range,
-                Ok(_) => continue,
-                Err(error) => {
-                    tracing::debug!(stream, "gaps were not looked for: {}", broker::failed(error));
-                    continue;
-                }
-            };
-            let place = Place { consumer_id: group, stream };
-            match lost::undelivered(&self.connect, place, range).await {
-                Ok(number) => {
-                    *known = range.up_to;
-                    shared.board.lost(number);
-                }
-                Err(error) => tracing::debug!(stream, "a gap was not written down: {error}"),
-            }
-        }
     }
 
     fn xreadgroup(&self) -> redis::Cmd {

@@ -42,6 +42,8 @@ impl Reader {
             }
             cursor = next;
         }
+        // before the first read: from here on it is known what this worker was given
+        self.look_for_gap(redis, held.0).await;
         self.shared.leases.taken_over(held);
         Ok(())
     }
