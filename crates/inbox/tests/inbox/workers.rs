@@ -169,7 +169,6 @@ async fn until_line(lines: &mut Lines<BufReader<ChildStdout>>, text: &str) {
 
 /// A worker that is stopped at `point` of its second batch, until there is a file `go`.
 async fn stopped(bed: &Bed, point: &str, go: &Path) -> (Child, Lines<BufReader<ChildStdout>>) {
-    let _ = std::fs::remove_file(go);
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "workers::child", "--ignored", "--nocapture"])
         .env("CHILD_REDIS", bed.redis_server.url())
@@ -205,7 +204,8 @@ async fn a_worker_that_is_stopped_before_its_commit_holds_nobody_up() {
 async fn holds_nobody_up(point: &str) {
     let mut bed = Bed::new().await;
     bed.add_many(1..=60, 4).await;
-    let go = std::env::temp_dir().join(format!("outflow-go-{}", bed.database.name));
+    let folder = tempfile::tempdir().unwrap();
+    let go = folder.path().join("go");
     let (mut child, mut lines) = stopped(&bed, point, &go).await;
     bed.log.expect_warn("stands still in the middle of a transaction");
     let options = ConsumerOptions { lease: Duration::from_secs(1), ..worker(&bed, 2) };
@@ -220,22 +220,22 @@ async fn holds_nobody_up(point: &str) {
     assert_eq!(bed.pending().await, 0);
     child.kill().await.unwrap();
     second.stop().await;
-    std::fs::remove_file(&go).unwrap();
 }
 
 #[tokio::test]
 async fn a_worker_that_was_stopped_past_its_lease_wakes_up_and_changes_nothing() {
     let mut bed = Bed::new().await;
     bed.add_many(1..=60, 4).await;
-    let folder = std::env::temp_dir().join(format!("outflow-go-{}", bed.database.name));
-    let (mut child, mut lines) = stopped(&bed, "inbox::before_apply", &folder).await;
+    let folder = tempfile::tempdir().unwrap();
+    let go = folder.path().join("go");
+    let (mut child, mut lines) = stopped(&bed, "inbox::before_apply", &go).await;
     let options = ConsumerOptions { lease: Duration::from_secs(1), ..worker(&bed, 2) };
     let mut second = bed.start(options, seen());
     bed.until_true("SELECT count(*) = 60 FROM seen").await;
     second.until_status(|status| status.lag_entries == Some(0)).await;
     // even if the inbox had forgotten them
     bed.sql.batch_execute("DELETE FROM outflow.inbox").await.unwrap();
-    std::fs::write(&folder, "").unwrap();
+    std::fs::write(&go, "").unwrap();
     signal(&child, "-CONT").await;
     until_line(&mut lines, LET_GO).await;
     assert_eq!(bed.count("seen").await, 60);
@@ -244,5 +244,4 @@ async fn a_worker_that_was_stopped_past_its_lease_wakes_up_and_changes_nothing()
     assert_eq!(bed.pending().await, 0);
     child.kill().await.unwrap();
     second.stop().await;
-    std::fs::remove_file(&folder).unwrap();
 }
