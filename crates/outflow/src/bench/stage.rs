@@ -45,7 +45,7 @@ pub(super) struct Stage {
     pub(super) sql: Client,
     /// This program.
     outflow: PathBuf,
-    /// Configurations, logs, and the projection.
+    /// Configurations, logs, and projections.
     folder: TempDir,
     /// Numbers connectors, slots and consumers: none ever meets the state of an earlier one.
     names: AtomicU32,
@@ -266,7 +266,8 @@ impl Stage {
         broker: &Broker,
         projection: &str,
     ) -> anyhow::Result<toml::Table> {
-        let file = self.file("projection.sql");
+        // a file of its own: another worker may be reading its own at this moment
+        let file = self.file(&format!("{name}-{worker}.sql"));
         fs::write(&file, projection).with_context(|| file.display().to_string())?;
         let (url, redis) = (self.url(), broker.url());
         let mut config = toml::Table::new();
