@@ -5,7 +5,8 @@
 #   make bench         throughput, latency and memory      QUICK=1 for a first impression
 #   make compare       connector and polling, side by side  QUICK=1 for a first impression; writes comparison.html
 #   make lint          what CI checks beside the tests
-#   make test-matrix   the tests once for each server version in PG_BINS and REDIS_BINS
+#   make test-matrix   the tests against real servers, once for each pair of PG_BINS and REDIS_BINS
+#   make servers       brings PostgreSQL 16, 17, 18 and Redis 8 for it
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := test
@@ -14,21 +15,29 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 CARGO_FLAGS ?= --locked
 # a profile of .config/nextest.toml
 PROFILE ?= $(if $(CI),ci,default)
-# folders of server programs
-PG_BINS ?= $(wildcard /usr/lib/postgresql/*/bin)
-REDIS_BINS ?= $(dir $(shell command -v redis-server 2>/dev/null))
+# where `make servers` puts further versions
+OUTFLOW_SERVERS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/outflow-servers
+# folders of server programs: those of the machine, and those
+PG_BINS ?= $(wildcard /usr/lib/postgresql/*/bin) \
+  $(patsubst %/postgres,%,$(wildcard $(OUTFLOW_SERVERS)/*/*/pginstall*/bin/postgres))
+REDIS_BINS ?= $(patsubst %/redis-server,%,$(shell command -v redis-server 2>/dev/null) \
+  $(wildcard $(OUTFLOW_SERVERS)/*/*/*/*/bin/redis-server))
+# what depends on the servers: integration tests, without the lab and the sandbox's own
+MATRIX ?= kind(test) and not package(outflow-sandbox) and not binary(lab)
 
-.PHONY: test demo drill bench compare lint setup test-matrix
+.PHONY: test demo drill bench compare lint setup nextest test-matrix servers
 
 setup:
 	@scripts/setup.sh
 
-# every test is a process of its own: failpoints and servers of one must not meet those of another
-test: setup
+nextest: setup
 	@cargo nextest --version >/dev/null 2>&1 || { \
 	  echo "test: installing cargo-nextest, once (a few minutes)"; \
 	  cargo install --quiet --locked cargo-nextest; \
 	}
+
+# every test is a process of its own: failpoints and servers of one must not meet those of another
+test: nextest
 	@cargo test --workspace $(CARGO_FLAGS) --doc --quiet
 	@cargo nextest run --workspace $(CARGO_FLAGS) --profile $(PROFILE)
 
@@ -54,8 +63,12 @@ lint:
 	  echo "lint: cargo-deny is not installed: licenses, bans and sources were not checked"; \
 	fi
 
-test-matrix: setup
+test-matrix: nextest
 	@for pg in $(PG_BINS); do for redis in $(REDIS_BINS); do \
 	  echo "== $$($$pg/postgres --version) / $$($$redis/redis-server --version | cut -d' ' -f1-3)"; \
-	  OUTFLOW_PG_BIN=$$pg OUTFLOW_REDIS_BIN=$$redis $(MAKE) --no-print-directory test || exit 1; \
+	  OUTFLOW_PG_BIN=$$pg OUTFLOW_REDIS_BIN=$$redis cargo nextest run --workspace $(CARGO_FLAGS) \
+	    --profile $(PROFILE) -E '$(MATRIX)' || exit 1; \
 	done; done
+
+servers:
+	@scripts/servers.sh $(OUTFLOW_SERVERS)
