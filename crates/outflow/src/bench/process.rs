@@ -139,6 +139,20 @@ pub(super) fn is_backend(pid: u32, database: &str) -> bool {
         .is_ok_and(|title| title.starts_with("postgres:") && title.contains(database))
 }
 
+/// Time for which the machine's processors have been at work so far, each for itself, whoever it was for.
+pub(super) fn cpu_of_machine() -> anyhow::Result<Duration> {
+    let text = fs::read_to_string("/proc/stat").context("/proc/stat cannot be read")?;
+    parse_busy(&text).context("/proc/stat has an unknown form")
+}
+
+/// user, nice, system, idle, iowait, irq, softirq; what follows is of others or counted already.
+fn parse_busy(stat: &str) -> Option<Duration> {
+    let fields = stat.strip_prefix("cpu ")?.lines().next()?.split_ascii_whitespace();
+    let ticks: Vec<u64> = fields.take(7).map(|field| field.parse().ok()).collect::<Option<_>>()?;
+    let [user, nice, system, _, _, irq, softirq] = ticks.try_into().ok()?;
+    Some(Duration::from_millis((user + nice + system + irq + softirq).saturating_mul(10)))
+}
+
 /// Fields of `/proc/PID/stat` by their numbers in the documentation.
 const PARENT: usize = 4;
 const USER: usize = 14;
@@ -212,6 +226,14 @@ mod tests {
         assert_eq!(parse_cpu(stat), Some(Duration::from_millis(1750)));
         assert_eq!(parse_cpu("12 (a) S 1"), None);
         assert_eq!(field(stat, PARENT), Some(1));
+    }
+
+    #[test]
+    fn processors_that_are_idle_or_wait_for_a_disk_are_not_at_work() {
+        let stat = "cpu  1 2 4 1000 1000 8 16 32 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
+        assert_eq!(parse_busy(stat), Some(Duration::from_millis(310)));
+        assert_eq!(parse_busy("cpu  1 2 3\n"), None);
+        assert!(cpu_of_machine().unwrap() > Duration::ZERO);
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //!   (`max_attempts = 1`, `on_failure = "skip"`): what is measured is to find them and to go on.
 //! - two partitions, read by one worker and by two, in the time in which both partitions are at work
 //!   (to share them out takes a moment, and at the end one is done before the other); and what two
-//!   connections do with the statements alone, as the bound that the database sets on this machine.
+//!   connections do with the statements alone, as the bound that the database sets on this machine;
+//!   and how many processors are at work, which is the bound where there are few of them.
 
 use std::time::Instant;
 
@@ -15,7 +16,7 @@ use outflow_event::{EntryId, StreamNaming};
 
 use super::super::broker::Broker;
 use super::super::figure::{Figure, Target, Unit};
-use super::super::process::{POLL, Patience, Program};
+use super::super::process::{POLL, Patience, Program, cpu_of_machine};
 use super::super::progress::Progress;
 use super::super::stage::{AGGREGATE_TYPE, Stage};
 use super::events::{Made, fill_stream};
@@ -37,6 +38,8 @@ struct Pace {
     seconds: f64,
     /// Events a second while every stream was at work.
     rate: f64,
+    /// How many processors were at work meanwhile.
+    busy: f64,
 }
 
 /// What a consumer of these rounds is given beyond the defaults.
@@ -72,6 +75,7 @@ pub(super) async fn run(
 
     let count = events.len() as f64;
     let (mut worse, mut scaled, mut bound) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut busy_one, mut busy_two) = (Vec::new(), Vec::new());
     for round in 1..=stage.options.rounds {
         progress.step(format!("inbox, round {round}: duplicates, refusals, workers"), 1);
         let plain = Setup { prefix: CLEAN, partitions: 1, workers: 1 };
@@ -84,6 +88,8 @@ pub(super) async fn run(
         let setup = Setup { prefix: PAIR, partitions: 2, workers: 2 };
         let two = timed(stage, broker, &pair, &setup, events.len()).await?;
         scaled.push(two.rate / one.rate);
+        busy_one.push(one.busy);
+        busy_two.push(two.busy);
         empty(stage).await?;
         let bare =
             statements::run(stage.connect().await?, ("one", events), BATCH, PROJECTION, progress);
@@ -106,6 +112,8 @@ pub(super) async fn run(
             .target(Some(Target::AtLeast(0.8))),
         figure("two partitions", "two workers / one worker", scaled),
         figure("two partitions", "two connections / one, statements alone", bound),
+        figure("two partitions", "processors at work, one worker", busy_one),
+        figure("two partitions", "processors at work, two workers", busy_two),
     ])
 }
 
@@ -189,11 +197,11 @@ async fn timed(
         }
         let sum: usize = done.iter().sum();
         if all_at_work.is_none() && done.iter().all(|done| *done > 0) {
-            all_at_work = Some((Instant::now(), sum));
+            all_at_work = Some((Instant::now(), sum, cpu_of_machine()?));
         }
         let ended = done.iter().zip(lanes).filter(|(done, lane)| **done == lane.ids.len()).count();
         if until.is_none() && ended > 0 {
-            until = Some((Instant::now(), sum));
+            until = Some((Instant::now(), sum, cpu_of_machine()?));
         }
         if let Some(began) = began.filter(|_| ended == lanes.len()) {
             break began.elapsed().as_secs_f64();
@@ -216,11 +224,13 @@ async fn timed(
         inbox == expected && applied == expected,
         "{effects} events left {inbox} inbox rows and {applied} effects in the projection"
     );
-    let window = all_at_work.zip(until).filter(|((since, _), (until, _))| since < until);
-    let ((since, before), (until, after)) =
+    let window = all_at_work.zip(until).filter(|(since, until)| since.0 < until.0);
+    let ((since, before, worked_before), (until, after, worked)) =
         window.context("one stream was done before the other began: ask for more events")?;
-    let rate = (after - before) as f64 / (until - since).as_secs_f64();
-    Ok(Pace { seconds, rate })
+    let took = (until - since).as_secs_f64();
+    let rate = (after - before) as f64 / took;
+    let busy = worked.saturating_sub(worked_before).as_secs_f64() / took;
+    Ok(Pace { seconds, rate, busy })
 }
 
 #[cfg(test)]
