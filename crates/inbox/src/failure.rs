@@ -67,6 +67,6 @@ impl From<HandlerError> for Failure {
 }
 
 /// What the database says of a transaction in which something failed before.
-fn hidden() -> HandlerError {
+pub(crate) fn hidden() -> HandlerError {
     HandlerError::other("a statement of the handler failed, and the handler reported success")
 }
