@@ -11,4 +11,6 @@ events AS (
                    payload_raw, headers, created_at, position, commit_time, stream, entry_id, extra,
                    is_replacement, replaced_payload,
                    ordinal)
+    -- a fence: each payload is parsed once, however often it is mentioned, and columns that are not read never
+    OFFSET 0
 )
