@@ -70,7 +70,8 @@ impl ReplicationClient {
                 client.check_session_attrs().await?;
                 Ok(client)
             };
-            match attempt.await {
+            let attempt = tokio::time::timeout(options.connect_timeout(), attempt).await;
+            match attempt.unwrap_or_else(|_| Err(startup::timed_out(&target, options))) {
                 Ok(client) => return Ok(client),
                 Err(e) => last = keep(last, e),
             }

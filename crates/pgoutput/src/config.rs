@@ -5,6 +5,7 @@
 //! [`tokio_postgres::Config`] knows is left to it; the rest, which is all about TLS, is read here.
 
 mod dsn;
+mod env;
 mod passfile;
 mod ssl;
 #[cfg(test)]
@@ -17,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use tokio_postgres::config::{ChannelBinding, Host, TargetSessionAttrs};
+use tokio_postgres::config::Host;
 
 pub(crate) use self::ssl::RootCert;
 pub use self::ssl::SslMode;
@@ -101,7 +102,7 @@ impl ConnectOptions {
     pub fn parse_with(dsn: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Self, Error> {
         let env = |name: &str| env(name).filter(|value| !value.is_empty());
         let (mut config, mut own) = dsn::parse(dsn)?;
-        fill(&mut config, &env)?;
+        env::fill(&mut config, &env)?;
         let mut own = |key: &str, variable: &str| own.remove(key).or_else(|| env(variable));
 
         let user = match (config.get_user(), env("USER").or_else(|| env("LOGNAME"))) {
@@ -134,8 +135,19 @@ impl ConnectOptions {
         };
         let options =
             Self { config, user, database, ssl_mode, ssl_root, ssl_cert, ssl_key, passwords };
-        options.targets()?;
+        options.check_hosts()?;
         Ok(options)
+    }
+
+    fn check_hosts(&self) -> Result<(), Error> {
+        let at_sign =
+            |target: &Target| matches!(&target.host, Host::Tcp(name) if name.contains('@'));
+        if self.targets()?.iter().any(at_sign) {
+            return Err(invalid(
+                "the host has an \"@\" in it: where user or password have one, write it as %40",
+            ));
+        }
+        Ok(())
     }
 
     /// Sets `application_name`, by which an operator finds the session in `pg_stat_activity` and
@@ -258,6 +270,33 @@ impl ConnectOptions {
     }
 }
 
+/// What is not in the configuration stays absent: neither variables nor password files are looked at.
+/// [`SslMode::VerifyFull`] where TLS is required.
+impl TryFrom<tokio_postgres::Config> for ConnectOptions {
+    type Error = Error;
+
+    fn try_from(mut config: tokio_postgres::Config) -> Result<Self, Error> {
+        use tokio_postgres::config::SslMode as Theirs;
+        let user =
+            config.get_user().ok_or_else(|| invalid("no user in the configuration"))?.to_owned();
+        let database = config.get_dbname().unwrap_or(&user).to_owned();
+        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+            config.host("localhost");
+        }
+        let ssl_mode = match config.get_ssl_mode() {
+            Theirs::Disable => Some(SslMode::Disable),
+            Theirs::Prefer => None,
+            _ => Some(SslMode::VerifyFull),
+        };
+        let (ssl_root, ssl_cert, ssl_key) = (None, None, None);
+        let passwords = PassFile::default();
+        let options =
+            Self { config, user, database, ssl_mode, ssl_root, ssl_cert, ssl_key, passwords };
+        options.check_hosts()?;
+        Ok(options)
+    }
+}
+
 impl fmt::Display for ConnectOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.redacted())
@@ -280,88 +319,4 @@ impl std::str::FromStr for ConnectOptions {
 
 fn invalid(text: &str) -> Error {
     Error::Config(text.to_owned())
-}
-
-/// Completes the options from the environment.
-fn fill(
-    config: &mut tokio_postgres::Config,
-    env: &dyn Fn(&str) -> Option<String>,
-) -> Result<(), Error> {
-    fn each<T: std::str::FromStr>(name: &str, list: &str) -> Result<Vec<T>, Error> {
-        let bad = |item: &str| Error::Config(format!("{name}: {item:?} is not usable"));
-        list.split(',').map(|item| item.trim().parse().map_err(|_| bad(item))).collect()
-    }
-    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-        if let Some(addrs) = env("PGHOSTADDR") {
-            for addr in each("PGHOSTADDR", &addrs)? {
-                config.hostaddr(addr);
-            }
-        }
-        match env("PGHOST") {
-            Some(hosts) => hosts.split(',').for_each(|host| {
-                config.host(host.trim());
-            }),
-            None if config.get_hostaddrs().is_empty() => {
-                config.host("localhost");
-            }
-            None => {}
-        }
-    }
-    if let (true, Some(ports)) = (config.get_ports().is_empty(), env("PGPORT")) {
-        for port in each("PGPORT", &ports)? {
-            config.port(port);
-        }
-    }
-    if let (None, Some(user)) = (config.get_user(), env("PGUSER")) {
-        config.user(user);
-    }
-    if let (None, Some(password)) = (config.get_password(), env("PGPASSWORD")) {
-        config.password(password);
-    }
-    if let (None, Some(database)) = (config.get_dbname(), env("PGDATABASE")) {
-        config.dbname(database);
-    }
-    if let (None, Some(options)) = (config.get_options(), env("PGOPTIONS")) {
-        config.options(options);
-    }
-    if let (None, Some(name)) = (config.get_application_name(), env("PGAPPNAME")) {
-        config.application_name(name);
-    }
-    if let (None, Some(seconds)) = (config.get_connect_timeout(), env("PGCONNECT_TIMEOUT")) {
-        let seconds: u64 = seconds.parse().map_err(|_| {
-            Error::Config(format!("PGCONNECT_TIMEOUT: {seconds:?} is not a number of seconds"))
-        })?;
-        if seconds > 0 {
-            config.connect_timeout(Duration::from_secs(seconds));
-        }
-    }
-    if let (TargetSessionAttrs::Any, Some(attrs)) =
-        (config.get_target_session_attrs(), env("PGTARGETSESSIONATTRS"))
-    {
-        config.target_session_attrs(match attrs.as_str() {
-            "any" => TargetSessionAttrs::Any,
-            "read-write" | "primary" => TargetSessionAttrs::ReadWrite,
-            "read-only" | "standby" => TargetSessionAttrs::ReadOnly,
-            other => {
-                return Err(Error::Config(format!(
-                    "PGTARGETSESSIONATTRS: {other:?}: allowed are any, read-write, read-only"
-                )));
-            }
-        });
-    }
-    if let (ChannelBinding::Prefer, Some(binding)) =
-        (config.get_channel_binding(), env("PGCHANNELBINDING"))
-    {
-        config.channel_binding(match binding.as_str() {
-            "disable" => ChannelBinding::Disable,
-            "prefer" => ChannelBinding::Prefer,
-            "require" => ChannelBinding::Require,
-            other => {
-                return Err(Error::Config(format!(
-                    "PGCHANNELBINDING: {other:?}: allowed are disable, prefer, require"
-                )));
-            }
-        });
-    }
-    Ok(())
 }

@@ -220,6 +220,26 @@ impl ReplicationClient {
         self.simple_query(&command).await.map(|_| ())
     }
 
+    /// Sets whether a slot that nobody uses is synchronised to standbys. PostgreSQL 17 and later;
+    /// copies of a slot are not, whatever it is
+    /// (PostgreSQL documentation, `ALTER_REPLICATION_SLOT`, `pg_copy_logical_replication_slot`).
+    ///
+    /// # Errors
+    /// [`Error::SlotName`], [`Error::Unsupported`], or [`Error::Server`]: 42704 no such slot, 55006 it
+    /// is in use, 42501 the role lacks REPLICATION.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe, see [`Self::simple_query`].
+    pub async fn set_failover(&mut self, name: &str, failover: bool) -> Result<(), Error> {
+        validate_slot_name(name)?;
+        let has = self.server_major();
+        if has < 17 {
+            return Err(Error::Unsupported { what: "a failover slot", needs: 17, has });
+        }
+        let command = format!("ALTER_REPLICATION_SLOT {} (FAILOVER {failover})", identifier(name));
+        self.simple_query(&command).await.map(|_| ())
+    }
+
     /// What the server knows about a slot; `None` if there is none of that name.
     ///
     /// # Errors

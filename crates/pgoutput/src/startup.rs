@@ -82,14 +82,8 @@ pub(crate) fn timed_out(target: &Target, options: &ConnectOptions) -> Error {
     Error::ConnectTimeout { host: target.to_string(), after: options.connect_timeout() }
 }
 
-/// A session on one address, within `connect_timeout`.
+/// A session on one address. How long that may take is the caller's to say.
 pub(crate) async fn open(options: &ConnectOptions, target: &Target) -> Result<Session, Error> {
-    timeout(options.connect_timeout(), attempt(options, target))
-        .await
-        .unwrap_or_else(|_| Err(timed_out(target, options)))
-}
-
-async fn attempt(options: &ConnectOptions, target: &Target) -> Result<Session, Error> {
     let socket = dial(options, target).await?;
     let mut wire = Wire::new(socket);
     let mut out = BytesMut::new();

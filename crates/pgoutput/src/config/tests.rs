@@ -1,3 +1,5 @@
+use tokio_postgres::config::{ChannelBinding, SslNegotiation, TargetSessionAttrs};
+
 use super::*;
 
 /// Options from a connection string and these variables, and nothing of the process.
@@ -54,6 +56,7 @@ fn passwords_never_show() {
         format!("host=h user=u password={secret} nonsense=1"),
         format!("host=h user=u password={secret} sslmode=maybe"),
         format!("postgres://u:{secret}@h/d?sslcert=%zz"),
+        format!("postgres://u:p@{secret}@h/d"),
     ] {
         let error = error(&dsn, &[]);
         assert!(!error.contains(secret), "{error}");
@@ -74,6 +77,7 @@ fn the_environment_fills_what_is_absent_and_nothing_else() {
         ("PGCONNECT_TIMEOUT", "3"),
         ("PGTARGETSESSIONATTRS", "read-write"),
         ("PGCHANNELBINDING", "require"),
+        ("PGSSLNEGOTIATION", "direct"),
         ("PGSSLCERT", ""),
     ];
     let options = parse("", &env).unwrap();
@@ -86,6 +90,7 @@ fn the_environment_fills_what_is_absent_and_nothing_else() {
     assert_eq!(config.get_options(), Some("-c statement_timeout=0"));
     assert_eq!(config.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
     assert_eq!(config.get_channel_binding(), ChannelBinding::Require);
+    assert_eq!(config.get_ssl_negotiation(), SslNegotiation::Direct);
 
     let dsn = "postgres://you@c:3333/other?sslmode=disable&application_name=mine&connect_timeout=7";
     let options = parse(dsn, &env).unwrap();
@@ -94,6 +99,21 @@ fn the_environment_fills_what_is_absent_and_nothing_else() {
         "postgresql://you@c:3333/other?sslmode=disable&application_name=mine"
     );
     assert_eq!(options.connect_timeout(), Duration::from_secs(7));
+}
+
+#[test]
+fn options_of_tokio_postgres_are_taken_as_they_are() {
+    let from = |dsn: &str| {
+        let config: tokio_postgres::Config = dsn.parse().unwrap();
+        ConnectOptions::try_from(config)
+    };
+    let options = from("host=a,b port=1,2 user=me password=pw dbname=d sslmode=require").unwrap();
+    assert_eq!(options.redacted(), "postgresql://me@a:1,b:2/d?sslmode=verify-full");
+    let target = &options.targets().unwrap()[0];
+    assert_eq!(options.password_for(target).as_deref(), Some(&b"pw"[..]));
+    let options = from("user=me").unwrap();
+    assert_eq!(options.redacted(), "postgresql://me@localhost:5432/me?sslmode=disable");
+    assert!(from("host=a").unwrap_err().to_string().contains("no user"));
 }
 
 #[test]

@@ -92,9 +92,17 @@ async fn failover_slots_need_17() {
     if bench.pg.version() < 17 {
         let error = result.unwrap_err();
         assert!(matches!(error, Error::Unsupported { needs: 17, .. }), "{error}");
+        let error = client.set_failover("kept", true).await.unwrap_err();
+        assert!(matches!(error, Error::Unsupported { needs: 17, .. }), "{error}");
     } else {
         result.unwrap();
         assert!(client.slot("kept").await.unwrap().unwrap().failover);
+        for failover in [false, true] {
+            client.set_failover("kept", failover).await.unwrap();
+            assert_eq!(client.slot("kept").await.unwrap().unwrap().failover, failover);
+        }
+        let error = client.set_failover("gone", true).await.unwrap_err();
+        assert_eq!(code(&error), "42704", "{error}");
     }
 }
 

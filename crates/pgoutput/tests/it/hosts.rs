@@ -11,7 +11,7 @@ use tokio::{
     net::TcpListener,
 };
 
-use crate::support::{Bench, PUBLICATION, Reader, SLOT, options};
+use crate::support::{Bench, PUBLICATION, Reader, SLOT, in_time, options};
 
 /// A port that nobody listens on.
 async fn closed_port() -> u16 {
@@ -85,6 +85,19 @@ async fn a_host_that_never_answers_costs_no_more_than_connect_timeout() {
     let error = ReplicationClient::connect(&options(&dsn)).await.err().unwrap();
     assert!(matches!(error, Error::ConnectTimeout { .. }), "{error}");
     assert_eq!(error.retry(), Retry::Transient);
+}
+
+#[tokio::test]
+async fn a_host_that_falls_silent_behind_its_greeting_is_given_up_too() {
+    // authenticated, ready for a query, and no answer to it
+    let silent = answering(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I").await;
+    let dsn = format!(
+        "host=127.0.0.1 port={silent} user=postgres connect_timeout=1 target_session_attrs=read-write"
+    );
+    let options = options(&dsn);
+    let connecting = ReplicationClient::connect(&options);
+    let error = in_time("it is given up", connecting).await.err().unwrap();
+    assert!(matches!(error, Error::ConnectTimeout { .. }), "{error}");
 }
 
 /// Turns a server into a standby that follows nobody.
