@@ -42,14 +42,26 @@ fn code(error: &anyhow::Error) -> u8 {
 
 fn is_refusal(cause: &(dyn std::error::Error + 'static)) -> bool {
     cause.is::<Refused>()
-        || matches!(
-            cause.downcast_ref(),
-            Some(outflow_relay::Error::Refused(_) | outflow_relay::Error::SinkRefused(_))
-        )
+        || cause.downcast_ref().is_some_and(refused_by_relay)
         || cause.downcast_ref().is_some_and(|error: &outflow_inbox::Error| {
             error.retry() == outflow_inbox::Retry::Fatal
                 && !matches!(error, outflow_inbox::Error::Panicked(_))
         })
+}
+
+/// What ends a relay needs a person, unless the log makes no sense: that is a bug, or a server that is
+/// not known here.
+fn refused_by_relay(error: &outflow_relay::Error) -> bool {
+    use outflow_pgoutput::Error as Link;
+    use outflow_relay::Error;
+    let senseless = matches!(
+        error,
+        Error::Protocol(_)
+            | Error::Replication(
+                Link::Protocol(_) | Link::Decode { .. } | Link::ConfirmBeyondReceived { .. }
+            )
+    );
+    error.retry() == outflow_relay::Retry::Fatal && !senseless
 }
 
 /// The causes from the outermost to the innermost, each said once.
@@ -81,8 +93,22 @@ mod tests {
         let problems = Problems(vec![Problem::new("a", "b")]);
         assert_eq!(code(&anyhow::Error::new(problems).context("c")), INVALID);
         assert_eq!(code(&anyhow::Error::new(Refused("r".into()))), REFUSED);
-        let refused = outflow_relay::Error::Refused("slot".into());
-        assert_eq!(code(&anyhow::Error::new(refused).context("relay")), REFUSED);
+        use outflow_relay::Error;
+        let missing = || outflow_pgoutput::Error::SlotName { name: "Ob".into() };
+        let lost = || Error::StreamBehind { stream: "s".into(), acked: "1-1".into() };
+        let unreadable = || Error::BadRecord { what: "the offset".into(), why: "a field".into() };
+        for refused in [
+            Error::Refused("slot".into()),
+            Error::SinkRefused("WRONGTYPE".into()),
+            lost(),
+            unreadable(),
+            Error::Replication(missing()),
+        ] {
+            assert_eq!(code(&anyhow::Error::new(refused).context("relay")), REFUSED);
+        }
+        for failed in [Error::Protocol("kind".into()), Error::LinkClosed] {
+            assert_eq!(code(&anyhow::Error::new(failed).context("relay")), FAILED);
+        }
         assert_eq!(code(&anyhow::anyhow!("x")), FAILED);
         let fatal = |advice| outflow_inbox::Error::Database { source: "gone".into(), advice };
         assert_eq!(code(&anyhow::Error::new(fatal(Some("grant"))).context("consume")), REFUSED);
