@@ -6,7 +6,7 @@
 //! | `polling` | what waits to be polled, and whether that is standing still |
 //! | `broker` | offset, streams and groups in Redis |
 //! | `consumer` | inbox, conflicts and dead letters |
-//! | `process` | what a running process says of itself over HTTP |
+//! | `process` | what running processes say of themselves over HTTP |
 //! | `report` | all of it, with what stands still, as a table and as JSON |
 //!
 //! What cannot be reached is said and does not keep the rest from being shown.
@@ -32,7 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Shows where everything stands, and what stands still
 ///
 /// Looks at slot and publication in the source, offset, streams and groups in Redis, the consumer's inbox, and
-/// the process's own account if http.listen is set. Parts that are not configured or not reachable are named.
+/// what processes say of themselves: those of --process, or the one at http.listen. Parts that are not configured
+/// or not reachable are named.
 ///
 /// Where the outbox is polled and there is no slot, it looks at what waits to be polled instead: rows, the age
 /// of the oldest, claims.
@@ -42,6 +43,7 @@ Examples:
   outflow status                  a table
   outflow status --watch          again every 2 seconds
   outflow status --json           for scripts; the keys are stable
+  outflow status --process 127.0.0.1:9187 --process 127.0.0.1:9188    connector and consumer in their own words
 
 Exit codes: 0 healthy; 1 something stands still or cannot be reached; 2 configuration.")]
 pub(crate) struct Args {
@@ -52,6 +54,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     watch: Option<u64>,
+    /// Address where a process serves its status; may be repeated [default: http.listen]
+    #[arg(long = "process", value_name = "HOST:PORT")]
+    processes: Vec<String>,
 }
 
 /// Runs the command.
@@ -59,7 +64,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
     let config = Config::load(&Sources::of_process(global, &[])?)?;
     crate::service::single_threaded()?.block_on(async {
         loop {
-            let report = look(&config).await;
+            let report = look(&config, &args.processes).await;
             show(args, &report)?;
             let Some(seconds) = args.watch else {
                 return Ok(if report.healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE });
@@ -87,14 +92,14 @@ pub(crate) async fn last_ids(config: &Config) -> anyhow::Result<Vec<outflow_even
     broker::last_ids(config).await
 }
 
-async fn look(config: &Config) -> Report {
-    let (source, broker, consumer, process) = tokio::join!(
+async fn look(config: &Config, processes: &[String]) -> Report {
+    let (source, broker, consumer, processes) = tokio::join!(
         source::look(config),
         broker::look(config),
         consumer::look(config),
-        process::look(config),
+        process::look(config, processes),
     );
-    Report::new(config, source, broker, consumer, process)
+    Report::new(config, source, broker, consumer, processes)
 }
 
 /// `work`, unless it takes longer than a person would wait.

@@ -32,7 +32,8 @@ pub(super) struct Report {
     source: Option<Part<Source>>,
     broker: Part<Broker>,
     consumer: Option<Part<Consumer>>,
-    process: Option<Part<Health>>,
+    /// Empty: none is configured.
+    processes: Vec<Part<Health>>,
 }
 
 /// A part that was asked: what it said, or why it said nothing.
@@ -71,7 +72,7 @@ impl Report {
         source: Option<Result<Source, String>>,
         (offset, broker): (Result<Option<StoredOffset>, String>, Result<Broker, String>),
         consumer: Option<Result<Consumer, String>>,
-        process: Option<Result<Health, String>>,
+        processes: Vec<Result<Health, String>>,
     ) -> Self {
         let mut report = Self {
             healthy: true,
@@ -82,17 +83,17 @@ impl Report {
             source: source.map(Part::from),
             broker: broker.into(),
             consumer: consumer.map(Part::from),
-            process: process.map(Part::from),
+            processes: processes.into_iter().map(Part::from).collect(),
         };
         let (mut problems, mut notes) = (Vec::new(), Vec::new());
         report.judge_source(config, &mut problems, &mut notes);
         report.judge_broker(config, &mut problems, &mut notes);
         report.judge_consumer(&mut problems, &mut notes);
-        if let Some(health) =
-            report.process.as_ref().and_then(|part| part.found("process", &mut problems))
-            && let Some(reason) = &health.reason
-        {
-            problems.push(format!("{} is not ready: {reason}", health.command));
+        for process in &report.processes {
+            let Some(health) = process.found("process", &mut problems) else { continue };
+            if let Some(reason) = &health.reason {
+                problems.push(format!("{} is not ready: {reason}", health.command));
+            }
         }
         report.healthy = problems.is_empty();
         (report.problems, report.notes) = (problems, notes);
@@ -208,7 +209,8 @@ impl fmt::Display for Report {
         self.show_offset(&mut facts);
         self.show_source(&mut facts);
         self.show_consumer(&mut facts);
-        if let Some(Part::Found(health)) = &self.process {
+        for process in &self.processes {
+            let Part::Found(health) = process else { continue };
             let ready = if health.ready { "ready" } else { "not ready" };
             facts.add_row(["process", &format!("{} {}, {ready}", health.command, health.version)]);
         }

@@ -6,6 +6,7 @@ use super::consumer::{Consumer, Lost};
 use super::report::Report;
 use super::source::Source;
 use crate::config::{Config, Sources};
+use crate::http::Health;
 
 fn config() -> Config {
     let flags = [("consumer.id", "books"), ("consumer.streams", "order")];
@@ -31,7 +32,8 @@ fn group(pending: i64, lag: Option<i64>, idle_ms: Option<i64>) -> Group {
 
 /// Problems and notes of a report about `broker` alone, as its JSON has them.
 fn report(broker: Result<Broker, String>) -> serde_json::Value {
-    serde_json::to_value(Report::new(&config(), None, (Ok(None), broker), None, None)).unwrap()
+    serde_json::to_value(Report::new(&config(), None, (Ok(None), broker), None, Vec::new()))
+        .unwrap()
 }
 
 #[test]
@@ -85,7 +87,7 @@ fn what_waits_for_a_person_is_a_note() {
         positions: Vec::new(),
     };
     let broker = Ok(stream(vec![group(0, Some(0), Some(1))]));
-    let report = Report::new(&config(), None, (Ok(None), broker), Some(Ok(consumer)), None);
+    let report = Report::new(&config(), None, (Ok(None), broker), Some(Ok(consumer)), Vec::new());
     assert!(report.healthy);
     let shown = report.to_string();
     assert!(shown.contains("has 1 open conflict\n"), "{shown}");
@@ -117,7 +119,7 @@ fn an_event_that_fails_again_and_again_is_a_problem_with_its_error() {
         positions: Vec::new(),
     };
     let broker = Ok(stream(vec![group(0, Some(0), Some(1))]));
-    let report = Report::new(&config(), None, (Ok(None), broker), Some(Ok(consumer)), None);
+    let report = Report::new(&config(), None, (Ok(None), broker), Some(Ok(consumer)), Vec::new());
     assert!(!report.healthy);
     let shown = report.to_string();
     let expected = "consumer `books` holds back 2 events. The oldest is e1 of order/7 (failed, 3 attempts): no_one";
@@ -141,7 +143,7 @@ fn polled(backlog: Backlog) -> (serde_json::Value, String) {
         polling: Some(backlog),
     };
     let broker = Ok(stream(vec![group(0, Some(0), Some(1))]));
-    let report = Report::new(&config(), Some(Ok(source)), (Ok(None), broker), None, None);
+    let report = Report::new(&config(), Some(Ok(source)), (Ok(None), broker), None, Vec::new());
     (serde_json::to_value(&report).unwrap(), report.to_string())
 }
 
@@ -185,4 +187,23 @@ fn rows_that_nobody_polls_are_a_problem_and_a_relay_that_is_behind_is_a_note() {
 
     let fresh = Backlog { unpublished: 9, oldest_seconds: Some(5.0), ..AT_REST };
     assert_eq!(polled(fresh).0["healthy"], true);
+}
+
+#[test]
+fn every_process_that_was_asked_is_judged() {
+    let broker = Broker { streams: Vec::new(), streams_incomplete: false };
+    let detail = serde_json::Value::Null;
+    let stands_still = Some("applier waits: database: gone".to_owned());
+    let processes = vec![
+        Ok(Health::new("relay", None, detail.clone())),
+        Ok(Health::new("consume", stands_still, detail)),
+        Err("no process answers at http://127.0.0.1:1".to_owned()),
+    ];
+    let report = Report::new(&config(), None, (Ok(None), Ok(broker)), None, processes);
+    let shown = report.to_string();
+    assert!(!report.healthy && shown.contains("relay") && shown.contains("not ready"), "{shown}");
+    let report = serde_json::to_value(report).unwrap();
+    assert_eq!(report["problems"][0], "consume is not ready: applier waits: database: gone");
+    assert_eq!(report["problems"][1], "process: no process answers at http://127.0.0.1:1");
+    assert_eq!(report["processes"][0]["found"]["command"], "relay");
 }
