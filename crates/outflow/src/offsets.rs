@@ -2,13 +2,11 @@
 //!
 //! | module | does |
 //! | --- | --- |
-//! | `store` | the configured store, for reading and for replacing |
 //! | `list` | the stored offset and the ledger, and what the slot still keeps of each line |
 //! | `reset` | replaces the offset: begin again from the rows, or go on where the slot stands |
 
 mod list;
 mod reset;
-mod store;
 
 use std::process::ExitCode;
 

@@ -13,35 +13,31 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::batch::Batch;
-use crate::config::{ConnectorConfig, OffsetStoreKind};
+use crate::config::ConnectorConfig;
 use crate::error::{Error, Retry};
 use crate::intake::Intake;
-use crate::offset::{LedgerPace, Offset, OffsetStore, PostgresOffsetStore, RedisOffsetStore};
+use crate::offset::{ConfiguredStore, LedgerPace, Offset, OffsetStore as _};
+use crate::patience::{answered, watched};
 use crate::pipeline::Pipeline;
 use crate::preflight::{self, Due};
 use crate::publisher::{Offsets, Publisher, pause};
-use crate::resume::{self, Decision, Wait};
+use crate::resume::{self, Decision, Facts, Wait};
 use crate::rewind;
 use crate::sink::RedisSink;
 use crate::sink::connection::RedisLink;
 use crate::snapshot::{self, Bootstrap, SnapshotReader};
 use crate::status::{On, Reporter, State};
+use crate::stop::{self, LINK_DEADLINE, unless_stopped};
 use crate::watch as watcher;
-
-/// Time for an orderly end: what was taken in is published, the offset stored and confirmed.
-pub const STOP_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A link that has lasted this long has settled.
 const SETTLED: Duration = Duration::from_secs(3);
-
-/// Time for the server to let go of the slot.
-const LINK_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Runs a connector until `shutdown` is cancelled.
 ///
 /// Order and durability: what the guarantees G1-G3 and G6 say. After the return the slot is free
 /// and everything that was taken in is published and confirmed, if both servers answered within
-/// [`STOP_DEADLINE`]; otherwise it is delivered at the next start.
+/// [`STOP_DEADLINE`](crate::STOP_DEADLINE); otherwise it is delivered at the next start.
 ///
 /// # Errors
 /// What a person has to decide or mend. Transient failures are retried for ever; after the
@@ -56,17 +52,10 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
     let give_up = CancellationToken::new();
-    let deadline = tokio::spawn({
-        let (shutdown, give_up) = (shutdown.clone(), give_up.clone());
-        async move {
-            shutdown.cancelled().await;
-            tokio::time::sleep(STOP_DEADLINE).await;
-            give_up.cancel();
-        }
-    });
+    let overdue = stop::overdue(shutdown.clone(), give_up.clone());
     let mut connector = Connector {
         config,
-        reporter,
+        reporter: reporter.clone(),
         shutdown,
         give_up,
         has_streamed: false,
@@ -74,9 +63,11 @@ pub async fn run(
         streaming_since: None,
         warned: Vec::new(),
     };
-    let result = connector.run().await;
-    deadline.abort();
-    connector.reporter.state(State::Stopped);
+    let result = tokio::select! {
+        result = connector.run() => result,
+        () = overdue => Ok(()),
+    };
+    reporter.state(State::Stopped);
     result
 }
 
@@ -133,31 +124,24 @@ impl Connector {
     }
 
     async fn attempt(&mut self) -> Result<(), Error> {
-        let source = &self.config.source;
-        let mut store = self.store().await?;
-        let stored = store.load().await?;
-        let sql = source.connect.connect_sql().await?.client;
-        let mut link = ReplicationClient::connect(&source.connect).await?;
-        let mut facts = resume::inspect(&mut link, &source.slot, stored.as_ref()).await?;
-        let mut decision = resume::decide(&facts, stored.as_ref(), source.snapshot);
-        if rewind::go_back(&sql, &source.slot, &decision).await? {
-            facts = resume::inspect(&mut link, &source.slot, stored.as_ref()).await?;
-            decision = resume::decide(&facts, stored.as_ref(), source.snapshot);
-        }
-        self.preflight(&sql, Due::of(&decision, &self.config.source)).await?;
-
+        let shutdown = self.shutdown.clone();
+        let Some(found) = unless_stopped(&shutdown, self.look()).await? else { return Ok(()) };
+        let Found { mut link, sql, mut store, stored, facts, decision } = found;
         let from = match decision {
             Decision::Bootstrap { drop_slot, epoch } => {
                 let source = &self.config.source;
                 let (facts, stored) = (&facts, stored.as_ref());
-                let plan = Bootstrap { source, facts, stored, drop_slot, epoch };
+                let plan = Bootstrap { source, facts, stored, drop_slot, epoch, stop: &shutdown };
                 let reporter = &self.reporter;
                 let mut waiting = |reason| reporter.state(State::Waiting { on: On::Slot, reason });
-                snapshot::bootstrap(plan, &mut link, &sql, &mut store, &mut waiting).await?
+                let begun =
+                    snapshot::bootstrap(plan, &mut link, &sql, &mut store, &mut waiting).await?;
+                let Some(from) = begun else { return Ok(()) };
+                from
             }
             Decision::ContinueSnapshot { from } => from,
             Decision::Adopt { from } => {
-                self.announce_adoption(&sql, &from).await?;
+                self.announce_adoption(&sql, &from).await;
                 store.save(&from).await?;
                 from
             }
@@ -176,16 +160,19 @@ impl Connector {
         let from = match &from.snapshot {
             None => from,
             Some(progress) => {
-                let mut reader = SnapshotReader::open(sql, &self.config.source, progress).await?;
+                let opening = SnapshotReader::open(sql, &self.config.source, progress);
+                let opening = self.patiently("preparing the snapshot", opening);
+                let Some(mut reader) = unless_stopped(&shutdown, opening).await? else {
+                    return Ok(());
+                };
                 self.reporter.state(State::Snapshot);
-                let (shutdown, give_up) = (&self.shutdown, &self.give_up);
-                let publisher = &mut publisher;
+                let (publisher, give_up) = (&mut publisher, &self.give_up);
                 let complete = snapshot::publish(
                     &mut reader,
                     from,
                     &self.config,
                     publisher,
-                    shutdown,
+                    &shutdown,
                     give_up,
                 );
                 match complete.await? {
@@ -197,11 +184,58 @@ impl Connector {
         self.stream(link, publisher, from).await
     }
 
-    /// Looks at both servers before anything is asked of them.
+    /// Looks at the stored offset and at both servers before anything is asked of them.
+    async fn look(&mut self) -> Result<Found, Error> {
+        let mut store = ConfiguredStore::new(&self.config);
+        let on = match store {
+            ConfiguredStore::Redis(_) => On::Sink,
+            ConfiguredStore::Postgres(_) => On::Offset,
+        };
+        let reading = (on, "reading the stored offset");
+        let stored = watched(&self.reporter, reading, State::Starting, store.load()).await?;
+        let source = &self.config.source;
+        let connecting = async {
+            let sql = source.connect.connect_sql().await?.client;
+            Ok((sql, ReplicationClient::connect(&source.connect).await?))
+        };
+        let (sql, mut link) = self.patiently("connecting", connecting).await?;
+        let looking = async {
+            let looking = "looking at the slot";
+            let inspect = resume::inspect(&mut link, &source.slot, stored.as_ref());
+            let facts = answered(looking, inspect).await?;
+            let decision = resume::decide(&facts, stored.as_ref(), source.snapshot);
+            let back = rewind::go_back(&sql, &mut link, &facts, &decision);
+            if !answered("putting the slot back", back).await? {
+                return Ok((facts, decision));
+            }
+            let inspect = resume::inspect(&mut link, &source.slot, stored.as_ref());
+            let facts = answered(looking, inspect).await?;
+            let decision = resume::decide(&facts, stored.as_ref(), source.snapshot);
+            Ok((facts, decision))
+        };
+        let (facts, decision) = self.patiently("looking at the slot", looking).await?;
+        self.preflight(&sql, Due::of(&decision, &self.config.source)).await?;
+        Ok(Found { link, sql, store, stored, facts, decision })
+    }
+
+    /// Says so when the source does not answer.
+    async fn patiently<T>(
+        &self,
+        doing: &'static str,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        watched(&self.reporter, (On::Source, doing), State::Starting, work).await
+    }
+
     async fn preflight(&mut self, sql: &Client, due: Due) -> Result<(), Error> {
         let config = &self.config;
+        let source = preflight::check_source(&config.source, sql, due);
+        let mut report = self.patiently("checking server, table and publication", source).await?;
         let mut redis = RedisLink::new(config.sink.redis.clone(), config.sink.timeout);
-        let report = preflight::check(config, sql, &mut redis, due).await?;
+        let broker = preflight::check_broker(&config.sink, &mut redis);
+        let checking = (On::Sink, "checking the server");
+        let broker = watched(&self.reporter, checking, State::Starting, broker).await?;
+        report.findings.extend(broker.findings);
         for warning in report.warnings() {
             if !self.warned.contains(&warning.code) {
                 self.warned.push(warning.code);
@@ -211,9 +245,14 @@ impl Connector {
         report.obstacle().map_or(Ok(()), Err)
     }
 
-    async fn announce_adoption(&self, sql: &Client, from: &Offset) -> Result<(), Error> {
+    async fn announce_adoption(&self, sql: &Client, from: &Offset) {
         let source = &self.config.source;
-        let rows = snapshot::outbox_rows(sql, &source.table).await?;
+        let counting = snapshot::outbox_rows(sql, &source.table);
+        let rows = match answered("counting outbox rows", counting).await {
+            Ok(rows) => rows.to_string(),
+            // streaming needs no right to read the table
+            Err(error) => format!("an unknown number: {error}"),
+        };
         info!(
             slot = source.slot,
             start = %from.end_lsn,
@@ -221,13 +260,12 @@ impl Connector {
              the slot stands; rows that are older than the slot are not published ({} has {rows})",
             source.table
         );
-        Ok(())
     }
 
     async fn stream(
         &mut self,
         link: ReplicationClient,
-        publisher: Publisher<RedisSink, Store>,
+        publisher: Publisher<RedisSink, ConfiguredStore>,
         from: Offset,
     ) -> Result<(), Error> {
         let config = &self.config;
@@ -243,7 +281,12 @@ impl Connector {
             ..FeedbackOptions::default()
         };
         let walsender = link.process_id();
-        let mut stream = link.start_replication(start, feedback).await?;
+        let starting = async { Ok(link.start_replication(start, feedback).await?) };
+        let starting = answered("starting replication", starting);
+        let starting = self.patiently("starting replication", starting);
+        let Some(mut stream) = unless_stopped(&self.shutdown, starting).await? else {
+            return Ok(());
+        };
         // after a failure, words wait until the link has lasted: some errors come with the stream
         let lasting = if self.failures == 0 { Duration::ZERO } else { SETTLED };
         self.has_streamed = true;
@@ -262,11 +305,12 @@ impl Connector {
             give_up: self.give_up.clone(),
         };
         let looking = CancellationToken::new();
-        let watching = watcher::run(&config.source, walsender, &looking, |report| {
-            if let Some(reason) = report.fault() {
-                found.send_replace(Some(reason));
-            }
-        });
+        let watching =
+            watcher::run(&config.source, walsender, &looking, &self.reporter, |report| {
+                if let Some(reason) = report.fault() {
+                    found.send_replace(Some(reason));
+                }
+            });
         let rewinding = rewind::keep(&config.source, &looking);
         let announcing = async {
             tokio::time::sleep(lasting).await;
@@ -288,65 +332,30 @@ impl Connector {
         result
     }
 
-    fn publisher(&self, store: Store) -> Publisher<RedisSink, Store> {
+    fn publisher(&self, store: ConfiguredStore) -> Publisher<RedisSink, ConfiguredStore> {
         let config = &self.config;
         let offsets = match store {
             // a transaction reaches no further than its slot: a cluster has the offset apart
-            Store::Redis(_) if !config.sink.redis.is_cluster() => Offsets::Beside {
+            ConfiguredStore::Redis(_) if !config.sink.redis.is_cluster() => Offsets::Beside {
                 connector: config.connector.clone(),
                 ledger_entries: config.offset.ledger_entries,
                 pace: LedgerPace::new(config.offset.ledger_interval),
             },
-            Store::Redis(_) | Store::Postgres(_) => Offsets::Apart(store),
+            ConfiguredStore::Redis(_) | ConfiguredStore::Postgres(_) => Offsets::Apart(store),
         };
         let sink = RedisSink::new(&config.sink, &config.connector);
         Publisher::new(sink, offsets, self.reporter.clone())
     }
-
-    async fn store(&self) -> Result<Store, Error> {
-        let config = &self.config;
-        Ok(match config.offset.store {
-            OffsetStoreKind::Redis => {
-                let link = RedisLink::new(config.sink.redis.clone(), config.sink.timeout);
-                Store::Redis(RedisOffsetStore::new(link, &config.connector, &config.offset))
-            }
-            OffsetStoreKind::Postgres => {
-                let sql = config.source.connect.connect_sql().await?;
-                let store = PostgresOffsetStore::new(sql.client, &config.connector, &config.offset);
-                Store::Postgres(store.await?)
-            }
-        })
-    }
 }
 
-/// The configured offset store.
-#[derive(Debug)]
-enum Store {
-    Redis(RedisOffsetStore),
-    Postgres(PostgresOffsetStore),
-}
-
-impl OffsetStore for Store {
-    async fn load(&mut self) -> Result<Option<Offset>, Error> {
-        match self {
-            Self::Redis(store) => store.load().await,
-            Self::Postgres(store) => store.load().await,
-        }
-    }
-
-    async fn save(&mut self, offset: &Offset) -> Result<(), Error> {
-        match self {
-            Self::Redis(store) => store.save(offset).await,
-            Self::Postgres(store) => store.save(offset).await,
-        }
-    }
-
-    async fn ledger(&mut self, limit: usize) -> Result<Vec<Offset>, Error> {
-        match self {
-            Self::Redis(store) => store.ledger(limit).await,
-            Self::Postgres(store) => store.ledger(limit).await,
-        }
-    }
+/// What an attempt begins with.
+struct Found {
+    link: ReplicationClient,
+    sql: Client,
+    store: ConfiguredStore,
+    stored: Option<Offset>,
+    facts: Facts,
+    decision: Decision,
 }
 
 impl Error {
@@ -358,6 +367,7 @@ impl Error {
             | Self::Undurable { .. }
             | Self::EntriesLost { .. }
             | Self::StreamBehind { .. }
+            | Self::GivenUp
             | Self::LeaseLost { .. } => On::Sink,
             Self::NotYet(Wait::Standby { .. }) => On::Source,
             Self::NotYet(_) => On::Slot,

@@ -107,6 +107,9 @@ pub enum Error {
         /// How long was waited.
         seconds: u64,
     },
+    /// A stop took too long.
+    #[error("no answer came before the end of the time for a stop")]
+    GivenUp,
     /// A polling relay could not publish its rows while it held them.
     #[error(
         "the claim on {rows} rows ran out before Redis had them: they are claimed again, by \
@@ -147,6 +150,7 @@ impl Error {
             | Self::NotYet(_)
             | Self::NoAnswer { .. }
             | Self::LeaseLost { .. }
+            | Self::GivenUp
             | Self::Unsound(_) => Retry::Transient,
             Self::SinkRefused(_)
             | Self::StreamBehind { .. }

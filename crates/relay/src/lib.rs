@@ -34,6 +34,7 @@ pub mod intake;
 mod metrics;
 pub mod offset;
 pub mod outbox;
+mod patience;
 pub mod pipeline;
 pub mod polling;
 pub mod preflight;
@@ -44,8 +45,10 @@ mod rewind;
 pub mod sink;
 pub mod snapshot;
 pub mod status;
+mod stop;
 pub mod watch;
 
 pub use config::ConnectorConfig;
 pub use error::{Error, Retry};
 pub use polling::PollingConfig;
+pub use stop::STOP_DEADLINE;

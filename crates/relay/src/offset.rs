@@ -1,10 +1,12 @@
 //! Offsets: the stored point from which a connector resumes, and the ledger of earlier ones.
 
+mod configured;
 mod postgres;
 mod redis;
 pub mod reset;
 mod script;
 
+pub use self::configured::ConfiguredStore;
 pub use self::postgres::PostgresOffsetStore;
 pub use self::redis::RedisOffsetStore;
 pub use self::script::{dead_letter_key, ledger_key, offset_key, save_command, script_outcome};
@@ -15,9 +17,8 @@ use jiff::{SignedDuration, Timestamp};
 use outflow_event::{EntryId, Epoch, Lsn, Position};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConnectorConfig, OffsetStoreKind};
+use crate::config::ConnectorConfig;
 use crate::error::Error;
-use crate::sink::connection::RedisLink;
 
 /// How far a connector has published, and in which history.
 ///
@@ -185,16 +186,7 @@ pub trait OffsetStore: Send {
 /// # Errors
 /// As for [`OffsetStore::load`].
 pub async fn load(config: &ConnectorConfig) -> Result<Option<Offset>, Error> {
-    match config.offset.store {
-        OffsetStoreKind::Redis => {
-            let link = RedisLink::new(config.sink.redis.clone(), config.sink.timeout);
-            RedisOffsetStore::new(link, &config.connector, &config.offset).load().await
-        }
-        OffsetStoreKind::Postgres => {
-            let sql = config.source.connect.connect_sql().await?.client;
-            PostgresOffsetStore::new(sql, &config.connector, &config.offset).await?.load().await
-        }
-    }
+    ConfiguredStore::new(config).load().await
 }
 
 /// The stored offset is not the one that was to be replaced.

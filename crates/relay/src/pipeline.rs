@@ -67,6 +67,8 @@ struct Run<'a, S, O> {
     filling: Batch,
     spare: Vec<Batch>,
     limits: (usize, usize),
+    /// A batch was not published, or not covered by an offset.
+    failed: bool,
     stored: ResumePoint,
     confirmed: Lsn,
     saved_at: Instant,
@@ -101,6 +103,7 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Pipeline<S, O> {
             filling: self.batch,
             spare: Vec::new(),
             limits: (self.batch_entries, self.batch_bytes),
+            failed: false,
             stored,
             confirmed,
             saved_at: Instant::now(),
@@ -110,7 +113,8 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Pipeline<S, O> {
             give_up: self.give_up,
         };
         let mut result = run.stream(&mut fault, &self.shutdown).await;
-        if !matches!(result, Err(ref error) if run.lost(error)) {
+        // nothing may pass a batch that failed, or is still under way on a link that was given up
+        if result.is_ok() || (run.publisher.is_some() && !run.failed) {
             let drained = run.drain().await;
             result = result.and(drained);
         }
@@ -156,18 +160,6 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Run<'_, S, O> {
                 }
             }
         }
-    }
-
-    /// Whether the failure means that going on with what is taken in makes no sense.
-    fn lost(&self, error: &Error) -> bool {
-        self.publisher.is_none()
-            || matches!(
-                error,
-                Error::Superseded { .. }
-                    | Error::EntriesLost { .. }
-                    | Error::StreamBehind { .. }
-                    | Error::SinkRefused(_)
-            )
     }
 
     /// Takes in everything that a chunk holds.
@@ -218,7 +210,12 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Run<'_, S, O> {
         publisher.seal(&mut batch)?;
         let give_up = self.give_up.clone();
         self.in_flight = Some(Box::pin(async move {
-            let result = publisher.publish(&batch, &give_up).await;
+            let result = tokio::select! {
+                biased;
+                result = publisher.publish(&batch, &give_up) => result,
+                // also in the middle of a try: a reply may take longer than a stop
+                () = give_up.cancelled() => Err(Error::GivenUp),
+            };
             (publisher, batch, result)
         }));
         Ok(())
@@ -235,6 +232,7 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Run<'_, S, O> {
         (publisher, mut batch, result): (Publisher<S, O>, Batch, Result<(), Error>),
     ) -> Result<(), Error> {
         self.publisher = Some(publisher);
+        self.failed = result.is_err();
         result?;
         if let Some(offset) = batch.offset() {
             self.stored = offset.resume_point();

@@ -46,20 +46,23 @@ pub use config::{ClaimColumns, PollingConfig, WakeUp};
 
 use std::time::{Duration, Instant};
 
+use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::config::{ConnectorConfig, EntryIdMode};
-use crate::connector::STOP_DEADLINE;
 use crate::error::{Error, Retry};
+use crate::patience::watched;
 use crate::preflight;
 use crate::publisher::{Offsets, Publisher, pause};
 use crate::sink::RedisSink;
 use crate::sink::connection::RedisLink;
-use crate::status::{Reporter, State};
+use crate::status::{On, Reporter, State};
+use crate::stop::{self, unless_stopped};
 use claims::Claims;
 use cycle::Cycle;
-use statements::Key;
+use statements::{Key, Statements};
+use wake_up::Bell;
 
 /// An attempt that has lasted this long has settled.
 const SETTLED: Duration = Duration::from_secs(3);
@@ -71,7 +74,7 @@ const SETTLED: Duration = Duration::from_secs(3);
 ///
 /// Order and durability: see the module. After the return what was published is marked and what
 /// was claimed and not published is given back, if both servers answered within
-/// [`STOP_DEADLINE`]; otherwise it is free when the lease has run out.
+/// [`STOP_DEADLINE`](crate::STOP_DEADLINE); otherwise it is free when the lease has run out.
 ///
 /// # Errors
 /// What a person has to decide or mend: a table without the columns, a missing privilege, a key of
@@ -87,29 +90,24 @@ pub async fn run(
 ) -> Result<(), Error> {
     config.sink.entry_id = EntryIdMode::Auto;
     let give_up = CancellationToken::new();
-    let deadline = tokio::spawn({
-        let (shutdown, give_up) = (shutdown.clone(), give_up.clone());
-        async move {
-            shutdown.cancelled().await;
-            tokio::time::sleep(STOP_DEADLINE).await;
-            give_up.cancel();
-        }
-    });
+    let overdue = stop::overdue(shutdown.clone(), give_up.clone());
     let mut relay = PollingRelay {
         // a claim names the run: one that was killed is never mistaken for its successor
         claimant: format!("{}/{:08x}", polling.relay, rand::random::<u32>()),
         config,
         polling,
-        reporter,
+        reporter: reporter.clone(),
         shutdown,
         give_up,
         unmarked: Vec::new(),
         failures: 0,
         warned: Vec::new(),
     };
-    let result = relay.run().await;
-    deadline.abort();
-    relay.reporter.state(State::Stopped);
+    let result = tokio::select! {
+        result = relay.run() => result,
+        () = overdue => Ok(()),
+    };
+    reporter.state(State::Stopped);
     result
 }
 
@@ -158,11 +156,9 @@ impl PollingRelay {
     }
 
     async fn attempt(&mut self) -> Result<(), Error> {
-        let (config, polling) = (&self.config, &self.polling);
-        let connect = &config.source.connect;
-        let (client, bell) = wake_up::connect(connect, polling.wake_up).await?;
-        let statements = table::inspect(&client, config, polling).await?;
-        self.check_broker().await?;
+        let shutdown = self.shutdown.clone();
+        let Some(found) = unless_stopped(&shutdown, self.look()).await? else { return Ok(()) };
+        let (client, bell, statements) = found;
         let (config, polling) = (&self.config, &self.polling);
         let claims = Claims::new(client, statements.clone(), &self.claimant, &self.reporter);
         let sink = RedisSink::new(&config.sink, &config.connector);
@@ -187,10 +183,26 @@ impl PollingRelay {
         }
     }
 
+    /// Looks at both servers before a row is claimed.
+    async fn look(&mut self) -> Result<(Client, Bell, Statements), Error> {
+        let (config, polling) = (&self.config, &self.polling);
+        let connecting = wake_up::connect(&config.source.connect, polling.wake_up);
+        let waiting = (On::Source, "connecting");
+        let (client, bell) = watched(&self.reporter, waiting, State::Starting, connecting).await?;
+        // no limit: where no index tells rows apart, all of them are looked at
+        let inspecting = table::inspect(&client, config, polling);
+        let waiting = (On::Source, "looking at the table");
+        let statements = watched(&self.reporter, waiting, State::Starting, inspecting).await?;
+        self.check_broker().await?;
+        Ok((client, bell, statements))
+    }
+
     async fn check_broker(&mut self) -> Result<(), Error> {
         let sink = &self.config.sink;
         let mut redis = RedisLink::new(sink.redis.clone(), sink.timeout);
-        let report = preflight::check_broker(sink, &mut redis).await?;
+        let checking = preflight::check_broker(sink, &mut redis);
+        let waiting = (On::Sink, "checking the server");
+        let report = watched(&self.reporter, waiting, State::Starting, checking).await?;
         for warning in report.warnings() {
             if !self.warned.contains(&warning.code) {
                 self.warned.push(warning.code);

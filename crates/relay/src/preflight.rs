@@ -19,10 +19,9 @@ use std::fmt;
 use serde::Serialize;
 use tokio_postgres::Client;
 
-use crate::config::{ConnectorConfig, SourceConfig};
+use crate::config::SourceConfig;
 use crate::error::Error;
 use crate::resume::{Decision, Wait};
-use crate::sink::connection::RedisLink;
 
 /// Begins the codes of findings about the broker.
 const BROKER: &str = "redis_";
@@ -155,31 +154,13 @@ impl Due {
     }
 }
 
-/// Checks source and broker.
-///
-/// # Errors
-/// Only when a server cannot be asked; what it answers is in the report. Transient: check again.
-///
-/// # Cancel safety
-/// Reads only; dropping the future changes nothing.
-pub async fn check(
-    config: &ConnectorConfig,
-    sql: &Client,
-    redis: &mut RedisLink,
-    due: Due,
-) -> Result<Report, Error> {
-    let mut report = check_source(&config.source, sql, due).await?;
-    report.findings.extend(check_broker(&config.sink, redis).await?.findings);
-    Ok(report)
-}
-
 /// Checks the source: server, role, table and publication.
 ///
 /// # Errors
-/// As for [`check`].
+/// Only when the server cannot be asked; what it answers is in the report. Transient: check again.
 ///
 /// # Cancel safety
-/// As for [`check`].
+/// Reads only; dropping the future changes nothing.
 pub async fn check_source(source: &SourceConfig, sql: &Client, due: Due) -> Result<Report, Error> {
     let mut report = Report::default();
     let version = server::check(&mut report, source, sql, due).await?;

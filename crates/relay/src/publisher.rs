@@ -10,6 +10,7 @@ use crate::batch::Batch;
 use crate::error::{Error, Retry};
 use crate::metrics;
 use crate::offset::{LedgerPace, OffsetStore, save_command};
+use crate::patience::watched;
 use crate::sink::Sink;
 use crate::status::{On, Reporter, State};
 
@@ -58,6 +59,11 @@ impl<S: Sink, O: OffsetStore> Publisher<S, O> {
         Self { sink, offsets, reporter }
     }
 
+    /// Where it reports to.
+    pub(crate) fn reporter(&self) -> &Reporter {
+        &self.reporter
+    }
+
     /// Adds the offset to a closed batch, if that is where offsets go.
     ///
     /// # Errors
@@ -78,20 +84,26 @@ impl<S: Sink, O: OffsetStore> Publisher<S, O> {
     }
 
     /// Publishes a sealed batch and stores its offset. Tries until it succeeds, the failure is
-    /// one that trying cannot mend, or `give_up` is cancelled.
+    /// one that trying cannot mend, or `give_up` is cancelled: that ends the tries, not the one that
+    /// is under way.
+    ///
+    /// Entries that Redis has acknowledged are not sent again because their offset cannot be stored.
     ///
     /// # Errors
     /// The last failure. The batch may or may not have been published: resume from the stored
     /// offset.
+    ///
+    /// # Cancel safety
+    /// Dropping the future is like a crash: resume from the stored offset.
     pub async fn publish(
         &mut self,
         batch: &Batch,
         give_up: &CancellationToken,
     ) -> Result<(), Error> {
         let started = Instant::now();
-        let mut failures = 0;
+        let (mut failures, mut acknowledged) = (0, false);
         loop {
-            let Err((on, error)) = self.try_once(batch).await else { break };
+            let Err((on, error)) = self.try_once(batch, &mut acknowledged).await else { break };
             if error.retry() == Retry::Fatal
                 || matches!(error, Error::Superseded { .. } | Error::EntriesLost { .. })
             {
@@ -109,10 +121,7 @@ impl<S: Sink, O: OffsetStore> Publisher<S, O> {
             }
         }
         if failures > 0 {
-            self.reporter.state(match self.offsets {
-                Offsets::InTheRows => State::Polling,
-                Offsets::Beside { .. } | Offsets::Apart(_) => State::Streaming,
-            });
+            self.reporter.state(working(batch));
         }
         let bytes = u64::try_from(batch.bytes()).unwrap_or(u64::MAX);
         metrics::published(batch.events(), batch.dead_letters(), bytes, started.elapsed());
@@ -128,17 +137,43 @@ impl<S: Sink, O: OffsetStore> Publisher<S, O> {
         Ok(())
     }
 
-    async fn try_once(&mut self, batch: &Batch) -> Result<(), (On, Error)> {
-        fail::fail_point!("relay::before_publish");
-        self.sink.publish(batch).await.map_err(|error| (On::Sink, error))?;
-        fail::fail_point!("relay::after_publish");
-        if batch.events() > 0 {
-            fail::fail_point!("relay::entries_published");
+    async fn try_once(
+        &mut self,
+        batch: &Batch,
+        acknowledged: &mut bool,
+    ) -> Result<(), (On, Error)> {
+        let working = working(batch);
+        if !*acknowledged {
+            fail::fail_point!("relay::before_publish");
+            let sending = self.sink.publish(batch);
+            let sent =
+                watched(&self.reporter, (On::Sink, "publishing a batch"), working.clone(), sending);
+            sent.await.map_err(|error| (On::Sink, error))?;
+            *acknowledged = true;
+            fail::fail_point!("relay::after_publish");
+            if batch.events() > 0 {
+                fail::fail_point!("relay::entries_published");
+            }
         }
         if let (Offsets::Apart(store), Some(offset)) = (&mut self.offsets, batch.offset()) {
-            store.save(offset).await.map_err(|error| (On::Offset, error))?;
+            let saved = watched(
+                &self.reporter,
+                (On::Offset, "storing the offset"),
+                working,
+                store.save(offset),
+            );
+            saved.await.map_err(|error| (On::Offset, error))?;
         }
         fail::fail_point!("relay::after_offset");
         Ok(())
+    }
+}
+
+/// What a relay does that publishes this batch.
+fn working(batch: &Batch) -> State {
+    match batch.offset() {
+        None => State::Polling,
+        Some(offset) if offset.snapshot.is_some() => State::Snapshot,
+        Some(_) => State::Streaming,
     }
 }

@@ -12,13 +12,14 @@
 use std::time::Duration;
 
 use outflow_event::Lsn;
+use outflow_pgoutput::ReplicationClient;
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::config::SourceConfig;
 use crate::error::{Error, Retry};
-use crate::resume::Decision;
+use crate::resume::{Decision, Facts};
 
 /// PostgreSQL documentation, "Catalog": names have at most 63 bytes.
 const LONGEST_NAME: usize = 63;
@@ -139,11 +140,16 @@ impl Keeper<'_> {
 ///
 /// # Errors
 /// As of [`restore`].
-pub(crate) async fn go_back(sql: &Client, slot: &str, decision: &Decision) -> Result<bool, Error> {
+pub(crate) async fn go_back(
+    sql: &Client,
+    link: &mut ReplicationClient,
+    facts: &Facts,
+    decision: &Decision,
+) -> Result<bool, Error> {
     match decision {
         Decision::Refuse(refusal) => {
             let Some(needed) = refusal.needs_earlier_slot() else { return Ok(false) };
-            let restored = restore(sql, slot, Back::To(needed)).await?;
+            let restored = restore(sql, link, facts, Back::To(needed)).await?;
             if let Some(back) = restored {
                 warn!("{refusal}: a rewind point was there, streaming goes on from {back}");
             }
@@ -151,7 +157,7 @@ pub(crate) async fn go_back(sql: &Client, slot: &str, decision: &Decision) -> Re
         }
         // only a connector that had an offset leaves points behind
         Decision::Adopt { .. } => {
-            let restored = restore(sql, slot, Back::Farthest).await?;
+            let restored = restore(sql, link, facts, Back::Farthest).await?;
             if let Some(back) = restored {
                 warn!(
                     "the stored offset is gone, and most likely entries with it: a rewind point was \
@@ -181,7 +187,13 @@ enum Back {
 ///
 /// # Errors
 /// Transient: nothing was changed, or the slot is gone and the point still there; try again.
-async fn restore(sql: &Client, slot: &str, back: Back) -> Result<Option<Lsn>, Error> {
+async fn restore(
+    sql: &Client,
+    link: &mut ReplicationClient,
+    facts: &Facts,
+    back: Back,
+) -> Result<Option<Lsn>, Error> {
+    let slot = &facts.slot_name;
     let mut points = points(sql, slot).await?.into_iter().filter(|point| !point.lost);
     let point = match back {
         Back::To(needed) => points.rfind(|point| point.confirmed.is_some_and(|lsn| lsn <= needed)),
@@ -192,6 +204,16 @@ async fn restore(sql: &Client, slot: &str, back: Back) -> Result<Option<Lsn>, Er
     fail::fail_point!("relay::rewinding");
     copy_slot(sql, &point.name, slot).await?;
     info!(slot, point = point.name, "the slot was put back to a rewind point");
+    // a copy is not synchronised to standbys, whatever its original was
+    if facts.slot.as_ref().is_some_and(|slot| slot.failover)
+        && let Err(error) = link.set_failover(slot, true).await
+    {
+        warn!(
+            "slot `{slot}` was put back to a rewind point, and is not synchronised to standbys any \
+             more: {error}. Stop the connector and run psql \"dbname=.. replication=database\" -c \
+             'ALTER_REPLICATION_SLOT {slot} (FAILOVER true)'"
+        );
+    }
     Ok(point.confirmed)
 }
 

@@ -144,6 +144,14 @@ impl Reporter {
         *said = Some((state, Instant::now()));
     }
 
+    /// Reports that what was waited for is there, unless something else is waited for by now.
+    pub(crate) fn recovered(&self, from: On, state: State) {
+        let waits = matches!(self.status.borrow().state, State::Waiting { on, .. } if on == from);
+        if waits {
+            self.state(state);
+        }
+    }
+
     /// Reports a published batch.
     pub fn published(&self, offset: &Offset, events: u64, dead_letters: u64) {
         self.status.send_modify(|status| {

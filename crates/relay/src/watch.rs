@@ -5,7 +5,7 @@
 //! position would give up whatever it should have held. So a fault found here means that nothing
 //! may be confirmed any more.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use outflow_event::Lsn;
@@ -17,11 +17,15 @@ use tracing::{debug, warn};
 
 use crate::config::SourceConfig;
 use crate::error::Error;
+use crate::patience::{SLOW, watched};
 use crate::preflight::{Finding, Publication, Report, Severity, Table};
 use crate::resume::bytes;
+use crate::status::{On, Reporter, State};
 
 /// A check that takes longer than this has failed.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
+
+const CHECKING: &str = "checking publication and slot";
 
 /// What one check has found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -70,7 +74,9 @@ impl WatchReport {
 ///
 /// `walsender` is the server process of the replication link, for telling it from another
 /// connector's. Has a connection of its own. A check that fails is left out: a server that cannot
-/// be asked does not stream either, and the replication link notices that by itself.
+/// be asked does not stream either, and the replication link notices that by itself. A server that
+/// does not answer is another matter, because silence is what an idle link brings too: `reporter` is
+/// told, and told again when it answers.
 ///
 /// # Cancel safety
 /// Reads only; dropping the future changes nothing.
@@ -78,31 +84,39 @@ pub async fn run(
     source: &SourceConfig,
     walsender: u32,
     shutdown: &CancellationToken,
+    reporter: &Reporter,
     mut report: impl FnMut(WatchReport) + Send,
 ) {
     let mut ticks = tokio::time::interval(source.check_interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut watcher = Watcher { source, walsender, sql: None, first: None };
+    let mut said = false;
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
             _ = ticks.tick() => {}
         }
-        let check = tokio::time::timeout(CHECK_TIMEOUT, watcher.check());
+        let asked = Instant::now();
+        let check = watched(reporter, (On::Source, CHECKING), State::Streaming, watcher.check());
+        let check = tokio::time::timeout(CHECK_TIMEOUT, check);
         let checked = tokio::select! {
             () = shutdown.cancelled() => return,
             checked = check => checked,
         };
+        said |= asked.elapsed() >= SLOW;
         match checked {
-            Ok(Ok(found)) => report(found),
+            Ok(Ok(found)) => {
+                if std::mem::take(&mut said) {
+                    reporter.recovered(On::Source, State::Streaming);
+                }
+                report(found);
+            }
             Ok(Err(error)) => {
                 debug!("publication and slot could not be checked: {error}");
                 watcher.sql = None;
             }
-            Err(_) => {
-                warn!("publication and slot could not be checked within {CHECK_TIMEOUT:?}");
-                watcher.sql = None;
-            }
+            // what stands still has been said
+            Err(_) => watcher.sql = None,
         }
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use outflow_event::{Epoch, Lsn, Position};
+use outflow_pgoutput::ConnectOptions;
 use outflow_relay::config::{OffsetConfig, OffsetStoreKind};
 use outflow_relay::offset::{
     Offset, OffsetStore, PostgresOffsetStore, RedisOffsetStore, SnapshotProgress, ledger_key,
@@ -161,8 +162,8 @@ fn redis_store(redis: &Redis, config: &OffsetConfig) -> RedisOffsetStore {
     RedisOffsetStore::new(link, CONNECTOR, config)
 }
 
-async fn postgres_store(source: &Source, config: &OffsetConfig) -> PostgresOffsetStore {
-    PostgresOffsetStore::new(source.session().await, CONNECTOR, config).await.unwrap()
+fn postgres_store(source: &Source, config: &OffsetConfig) -> PostgresOffsetStore {
+    PostgresOffsetStore::new(source.config.connect.clone(), CONNECTOR, config)
 }
 
 #[tokio::test]
@@ -202,29 +203,29 @@ async fn redis_keeps_one_record_and_a_bounded_ledger() {
 async fn postgres_never_goes_back() {
     let source = Source::start().await;
     let config = config(100, Duration::ZERO);
-    let mut zombie = postgres_store(&source, &config).await;
-    obeys(&mut postgres_store(&source, &config).await, &mut zombie).await;
+    let mut zombie = postgres_store(&source, &config);
+    obeys(&mut postgres_store(&source, &config), &mut zombie).await;
 }
 
 #[tokio::test]
 async fn c57_the_same_lsn_with_a_smaller_index_is_refused_in_postgres() {
     let source = Source::start().await;
     let config = config(100, Duration::ZERO);
-    let mut zombie = postgres_store(&source, &config).await;
-    compares_the_index_too(&mut postgres_store(&source, &config).await, &mut zombie).await;
+    let mut zombie = postgres_store(&source, &config);
+    compares_the_index_too(&mut postgres_store(&source, &config), &mut zombie).await;
 }
 
 #[tokio::test]
 async fn postgres_keeps_a_snapshot() {
     let source = Source::start().await;
-    keeps_a_snapshot(&mut postgres_store(&source, &config(100, Duration::ZERO)).await).await;
+    keeps_a_snapshot(&mut postgres_store(&source, &config(100, Duration::ZERO))).await;
 }
 
 #[tokio::test]
 async fn postgres_keeps_a_bounded_ledger() {
     let source = Source::start().await;
     let config = config(100, Duration::from_secs(1));
-    keeps_a_bounded_ledger(&mut postgres_store(&source, &config).await, 100).await;
+    keeps_a_bounded_ledger(&mut postgres_store(&source, &config), 100).await;
 }
 
 #[tokio::test]
@@ -309,7 +310,7 @@ async fn a_ledger_that_cannot_be_written_does_not_hold_up_the_offset() {
 async fn tables_that_are_missing_or_forbidden_are_named() {
     let bare = Source::bare(Postgres::builder()).await;
     let config = config(100, Duration::ZERO);
-    let mut store = postgres_store(&bare, &config).await;
+    let mut store = postgres_store(&bare, &config);
     for error in [store.load().await.unwrap_err(), store.save(&offset(1)).await.unwrap_err()] {
         assert_eq!(error.retry(), Retry::Fatal);
         assert!(error.to_string().contains("outflow init"), "{error}");
@@ -317,9 +318,9 @@ async fn tables_that_are_missing_or_forbidden_are_named() {
 
     let source = Source::start().await;
     source.run("CREATE ROLE stranger LOGIN REPLICATION").await;
-    let stranger = source.session().await;
-    stranger.batch_execute("SET ROLE stranger").await.unwrap();
-    let mut store = PostgresOffsetStore::new(stranger, CONNECTOR, &config).await.unwrap();
+    let stranger = source.pg.url_as("stranger", source.config.connect.database());
+    let stranger = ConnectOptions::parse(&stranger).unwrap();
+    let mut store = PostgresOffsetStore::new(stranger, CONNECTOR, &config);
     for error in [store.load().await.unwrap_err(), store.save(&offset(1)).await.unwrap_err()] {
         assert_eq!(error.retry(), Retry::Fatal);
         assert!(error.to_string().contains("GRANT outflow_connector"), "{error}");
@@ -327,22 +328,38 @@ async fn tables_that_are_missing_or_forbidden_are_named() {
 
     // the grants of sql/producer are enough
     source.run("GRANT outflow_connector TO stranger").await;
-    let member = source.session().await;
-    member.batch_execute("SET ROLE stranger").await.unwrap();
-    let mut store = PostgresOffsetStore::new(member, CONNECTOR, &config).await.unwrap();
     store.save(&full()).await.unwrap();
     assert_eq!(store.load().await.unwrap(), Some(full()));
+}
+
+#[tokio::test]
+async fn a_store_in_postgresql_outlives_its_session() {
+    let source = Source::start().await;
+    let mut store = postgres_store(&source, &config(100, Duration::ZERO));
+    store.save(&offset(100)).await.unwrap();
+    source
+        .run(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity \
+             WHERE datname = current_database() AND pid <> pg_backend_pid()",
+        )
+        .await;
+    // the first call may be the one that finds out
+    if let Err(error) = store.save(&offset(200)).await {
+        assert_eq!(error.retry(), Retry::Transient, "{error}");
+        store.save(&offset(200)).await.unwrap();
+    }
+    assert_eq!(store.load().await.unwrap(), Some(offset(200)));
 }
 
 #[tokio::test]
 async fn an_offset_outlives_the_server_whatever_the_role_sets() {
     let source = Source::start().await;
     source.run("ALTER ROLE postgres SET synchronous_commit = off").await;
-    let mut store = postgres_store(&source, &config(100, Duration::ZERO)).await;
+    let mut store = postgres_store(&source, &config(100, Duration::ZERO));
     store.save(&offset(100)).await.unwrap();
     source.pg.kill().await.unwrap();
     assert!(store.save(&offset(200)).await.is_err());
     source.pg.start_again().await.unwrap();
-    let mut store = postgres_store(&source, &config(100, Duration::ZERO)).await;
+    let mut store = postgres_store(&source, &config(100, Duration::ZERO));
     assert_eq!(store.load().await.unwrap(), Some(offset(100)));
 }

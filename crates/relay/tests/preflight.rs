@@ -17,6 +17,7 @@ use outflow_relay::preflight::{
     explain_missing_publication,
 };
 use outflow_relay::sink::connection::RedisLink;
+use outflow_relay::status::Reporter;
 use outflow_relay::watch::{self, WatchReport};
 use outflow_relay::{Error, Retry};
 use outflow_sandbox::{Fsync, Postgres, Redis, Shutdown};
@@ -455,7 +456,8 @@ impl Watched {
         let shutdown = CancellationToken::new();
         let (config, stop) = (source.config.clone(), shutdown.clone());
         let task = tokio::spawn(async move {
-            watch::run(&config, 1, &stop, |report| drop(send.send(report))).await;
+            let reporter = Reporter::new();
+            watch::run(&config, 1, &stop, &reporter, |report| drop(send.send(report))).await;
         });
         let mut watched = Self { source, reports, shutdown, task };
         let first = watched.until(|_| true).await;

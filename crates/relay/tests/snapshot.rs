@@ -21,6 +21,7 @@ use outflow_relay::snapshot::{Bootstrap, SnapshotReader, bootstrap, outbox_rows}
 use outflow_sandbox::{Postgres, Shutdown, logs::Capture};
 use source::{Broker, MemoryStore, Source, text, until};
 use tokio_postgres::Client;
+use tokio_util::sync::CancellationToken;
 
 /// All that the outbox holds, as a set.
 async fn outbox(source: &Source) -> BTreeSet<String> {
@@ -247,6 +248,7 @@ async fn a_second_connector_waits_for_the_snapshot_of_the_first() {
         stored: None,
         drop_slot: false,
         epoch: offset.epoch,
+        stop: &CancellationToken::new(),
     };
     drop(reader);
     let (mut link, sql) = (source.link().await, source.session().await);
@@ -281,6 +283,7 @@ async fn a_slot_that_waits_for_an_old_transaction_says_for_which() {
         stored: None,
         drop_slot: false,
         epoch: outflow_event::Epoch(0),
+        stop: &CancellationToken::new(),
     };
     let (mut link, sql) = (source.link().await, source.session().await);
     let mut store = MemoryStore::default();
@@ -293,7 +296,7 @@ async fn a_slot_that_waits_for_an_old_transaction_says_for_which() {
             reason
         });
     assert!(reason.contains(&format!("process {pid} of postgres")), "{reason}");
-    assert!(offset.unwrap().snapshot.is_some());
+    assert!(offset.unwrap().unwrap().snapshot.is_some());
 }
 
 /// Reads a whole snapshot and returns the given column of every row.

@@ -7,11 +7,10 @@ use comfy_table::{ContentArrangement, Table, presets};
 use outflow_event::Lsn;
 use outflow_pgoutput::ConnectOptions;
 use outflow_relay::config::SourceConfig;
-use outflow_relay::offset::Offset;
+use outflow_relay::offset::{ConfiguredStore, Offset, OffsetStore as _};
 use serde::Serialize;
 
 use super::ListArgs;
-use super::store::Store;
 use crate::config::Config;
 
 /// Everything that is shown.
@@ -111,7 +110,7 @@ impl Slot {
 /// Runs the command.
 pub(super) async fn run(args: &ListArgs, config: &Config) -> anyhow::Result<ExitCode> {
     let connector = config.connector_config()?;
-    let mut store = Store::open(&connector).await?;
+    let mut store = ConfiguredStore::new(&connector);
     let (stored, unreadable) = match store.load().await {
         Err(error @ outflow_relay::Error::BadRecord { .. }) => (None, Some(error.to_string())),
         loaded => (loaded?, None),

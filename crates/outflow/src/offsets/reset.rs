@@ -7,13 +7,12 @@ use anyhow::Context;
 use outflow_event::EntryId;
 use outflow_pgoutput::ReplicationClient;
 use outflow_relay::config::EntryIdMode;
-use outflow_relay::offset::Offset;
 use outflow_relay::offset::reset::{Known, ResetMode, ResetPlan, plan};
+use outflow_relay::offset::{ConfiguredStore, Offset, OffsetStore as _};
 use outflow_relay::{Error, resume, snapshot};
 use serde::Serialize;
 
 use super::ResetArgs;
-use super::store::Store;
 use crate::config::Config;
 use crate::failure::{REFUSED, Refused};
 
@@ -73,7 +72,7 @@ pub(super) async fn run(args: &ResetArgs, config: &Config) -> anyhow::Result<Exi
         Error::NotYet(wait) => anyhow::Error::new(Refused(format!("{wait}: stop it first"))),
         other => other.into(),
     })?;
-    let mut store = Store::open(&connector).await?;
+    let mut store = ConfiguredStore::new(&connector);
     let (stored, unreadable) = match store.load().await {
         Err(error @ Error::BadRecord { .. }) => (None, Some(error.to_string())),
         loaded => (loaded?, None),

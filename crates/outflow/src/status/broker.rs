@@ -97,8 +97,8 @@ async fn offset(config: &Config) -> anyhow::Result<Option<StoredOffset>> {
             ("redis", store.load().await?)
         }
         OffsetStoreKind::Postgres => {
-            let client = crate::database::connect(&config.source_connect()?).await?;
-            let mut store = PostgresOffsetStore::new(client, &config.connector, &options).await?;
+            let connect = config.source_connect()?;
+            let mut store = PostgresOffsetStore::new(connect, &config.connector, &options);
             ("postgres", store.load().await?)
         }
     };

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 use outflow_event::{Epoch, Lsn, Position};
+use outflow_pgoutput::ConnectOptions;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, Row, Statement};
@@ -15,6 +16,12 @@ use tokio_postgres::{Client, Row, Statement};
 use super::{LedgerPace, Offset, OffsetStore, SnapshotProgress, replaced_meanwhile};
 use crate::config::OffsetConfig;
 use crate::error::Error;
+use crate::patience::answered;
+
+const PREPARING: &str = "preparing the connection of the offset store";
+const READING: &str = "reading the offset of the connector";
+const SAVING: &str = "saving the offset of the connector";
+const REPLACING: &str = "replacing the offset of the connector";
 
 /// Moves the offset unless that would set it back, and adds a line to the ledger ($15).
 ///
@@ -77,53 +84,27 @@ const COLUMNS: &str = "system_identifier, timeline, slot, epoch, commit_lsn, ind
                        commit_time, published_count, at, snapshot::text";
 
 /// Keeps offsets in the tables `outflow.connector_offset` and `outflow.connector_ledger`.
+///
+/// Holds a connection of its own, made when it is first needed and made anew after a failure: its
+/// session may end while the replication link goes on.
 #[derive(Debug)]
 pub struct PostgresOffsetStore {
-    client: Client,
+    link: SqlLink,
     connector: String,
     ledger_entries: i64,
     pace: LedgerPace,
-    save: Option<Statement>,
 }
 
 impl PostgresOffsetStore {
-    /// A store for the offset of `connector`, over a connection of its own that nothing else uses.
-    ///
-    /// # Errors
-    /// As for [`OffsetStore::load`].
-    pub async fn new(
-        client: Client,
-        connector: &str,
-        config: &OffsetConfig,
-    ) -> Result<Self, Error> {
-        // an offset that is lost with the server's memory would lie below what the slot has
-        // already confirmed
-        client
-            .batch_execute(
-                "SELECT set_config('synchronous_commit', 'on', false) \
-                 WHERE current_setting('synchronous_commit') = 'off'",
-            )
-            .await
-            .map_err(Error::sql("preparing the connection of the offset store"))?;
-        Ok(Self {
-            client,
+    /// A store for the offset of `connector`. Does not connect yet.
+    #[must_use]
+    pub fn new(connect: ConnectOptions, connector: &str, config: &OffsetConfig) -> Self {
+        Self {
+            link: SqlLink { connect, session: None },
             connector: connector.to_owned(),
             ledger_entries: i64::try_from(config.ledger_entries).unwrap_or(i64::MAX),
             pace: LedgerPace::new(config.ledger_interval),
-            save: None,
-        })
-    }
-
-    async fn save_statement(&mut self) -> Result<Statement, Error> {
-        if let Some(statement) = &self.save {
-            return Ok(statement.clone());
         }
-        let statement = self
-            .client
-            .prepare(SAVE)
-            .await
-            .map_err(failed("saving the offset of the connector"))?;
-        Ok(self.save.insert(statement).clone())
     }
 
     /// Puts `new` in the place of the stored offset, even if it lies below, and adds a line for both
@@ -135,68 +116,137 @@ impl PostgresOffsetStore {
     /// Refused when another offset than `expected` is stored: nothing was changed. Transient when
     /// the outcome is unknown: load and compare.
     pub async fn replace(&mut self, expected: Option<&Offset>, new: &Offset) -> Result<(), Error> {
-        let failed = || failed("replacing the offset of the connector");
-        self.client.batch_execute("BEGIN").await.map_err(failed())?;
-        let replaced = self.replace_within(expected, new).await;
-        let end = if replaced.is_ok() { "COMMIT" } else { "ROLLBACK" };
-        let ended = self.client.batch_execute(end).await.map_err(failed());
-        replaced.and(ended)
-    }
-
-    async fn replace_within(
-        &mut self,
-        expected: Option<&Offset>,
-        new: &Offset,
-    ) -> Result<(), Error> {
-        let failed = || failed("replacing the offset of the connector");
-        let lock = "SELECT FROM outflow.connector_offset WHERE connector = $1 FOR UPDATE";
-        self.client.execute(lock, &[&self.connector]).await.map_err(failed())?;
-        let stored = match self.load().await {
-            Err(Error::BadRecord { .. }) => None,
-            loaded => loaded?,
-        };
-        if stored.as_ref() != expected {
-            return Err(replaced_meanwhile(&self.connector));
-        }
-        let line = self.newest("connector_ledger", "ORDER BY id DESC", 1).await?.into_iter().next();
-        if self.ledger_entries > 0 && stored.is_some() && line != stored {
-            self.client.execute(LINE, &[&self.connector]).await.map_err(failed())?;
-        }
-        self.client.execute(LOWER, &[&self.connector]).await.map_err(failed())?;
-        self.pace.last = None;
-        self.save(new).await
-    }
-
-    async fn newest(&self, table: &str, order: &str, limit: i64) -> Result<Vec<Offset>, Error> {
-        let sql =
-            format!("SELECT {COLUMNS} FROM outflow.{table} WHERE connector = $1 {order} LIMIT $2");
-        let rows = self
-            .client
-            .query(&sql, &[&self.connector, &limit])
-            .await
-            .map_err(failed("reading the offset of the connector"))?;
-        rows.iter()
-            .map(|row| {
-                read(row).map_err(|why| Error::BadRecord {
-                    what: format!("the row of `{}` in outflow.{table}", self.connector),
-                    why,
-                })
-            })
-            .collect()
+        let session = self.link.get().await?;
+        let work = session.replace(&self.connector, expected, new, self.ledger_entries);
+        let replaced = answered(REPLACING, work).await;
+        self.link.settle(replaced)?;
+        self.pace.written(new.at);
+        Ok(())
     }
 }
 
 impl OffsetStore for PostgresOffsetStore {
     async fn load(&mut self) -> Result<Option<Offset>, Error> {
-        if let Some(line) = self.newest("connector_ledger", "ORDER BY id DESC", 1).await?.first() {
+        let session = self.link.get().await?;
+        let loaded = answered(READING, session.load(&self.connector)).await;
+        let (stored, line) = self.link.settle(loaded)?;
+        if let Some(line) = line {
             self.pace.written(line.at);
         }
-        Ok(self.newest("connector_offset", "", 1).await?.into_iter().next())
+        Ok(stored)
     }
 
     async fn save(&mut self, offset: &Offset) -> Result<(), Error> {
-        let statement = self.save_statement().await?;
         let line = self.ledger_entries > 0 && self.pace.due(offset.at);
+        let session = self.link.get().await?;
+        let work = session.save(&self.connector, offset, line.then_some(self.ledger_entries));
+        let saved = answered(SAVING, work).await;
+        self.link.settle(saved)?;
+        if line {
+            self.pace.written(offset.at);
+        }
+        Ok(())
+    }
+
+    async fn ledger(&mut self, limit: usize) -> Result<Vec<Offset>, Error> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let session = self.link.get().await?;
+        let lines = answered(READING, session.ledger(&self.connector, limit)).await;
+        self.link.settle(lines)
+    }
+}
+
+/// A session that is opened when it is needed and dropped when it fails.
+#[derive(Debug)]
+struct SqlLink {
+    connect: ConnectOptions,
+    session: Option<Session>,
+}
+
+impl SqlLink {
+    async fn get(&mut self) -> Result<&mut Session, Error> {
+        let session = match self.session.take() {
+            Some(session) if !session.client.is_closed() => session,
+            _ => Session::open(&self.connect).await?,
+        };
+        Ok(self.session.insert(session))
+    }
+
+    /// Passes `done` on. After a failure of the session the next call gets a new one.
+    fn settle<T>(&mut self, done: Result<T, Error>) -> Result<T, Error> {
+        if matches!(done, Err(Error::Sql { .. } | Error::NoAnswer { .. })) {
+            self.session = None;
+        }
+        done
+    }
+}
+
+#[derive(Debug)]
+struct Session {
+    client: Client,
+    save: Option<Statement>,
+}
+
+impl Session {
+    async fn open(connect: &ConnectOptions) -> Result<Self, Error> {
+        let client = connect.connect_sql().await?.client;
+        // an offset that is lost with the server's memory would lie below what the slot has
+        // already confirmed
+        let sql = "SELECT set_config('synchronous_commit', 'on', false) \
+                   WHERE current_setting('synchronous_commit') = 'off'";
+        let set = async { client.batch_execute(sql).await.map_err(Error::sql(PREPARING)) };
+        answered(PREPARING, set).await?;
+        Ok(Self { client, save: None })
+    }
+
+    /// The stored offset, and the newest line of the ledger.
+    async fn load(&self, connector: &str) -> Result<(Option<Offset>, Option<Offset>), Error> {
+        let line = self.ledger(connector, 1).await?.into_iter().next();
+        Ok((self.stored(connector).await?, line))
+    }
+
+    async fn stored(&self, connector: &str) -> Result<Option<Offset>, Error> {
+        Ok(self.rows(connector, "connector_offset", "", 1).await?.into_iter().next())
+    }
+
+    async fn ledger(&self, connector: &str, limit: i64) -> Result<Vec<Offset>, Error> {
+        self.rows(connector, "connector_ledger", "ORDER BY id DESC", limit).await
+    }
+
+    async fn rows(
+        &self,
+        connector: &str,
+        table: &str,
+        order: &str,
+        limit: i64,
+    ) -> Result<Vec<Offset>, Error> {
+        let sql =
+            format!("SELECT {COLUMNS} FROM outflow.{table} WHERE connector = $1 {order} LIMIT $2");
+        let rows = self.client.query(&sql, &[&connector, &limit]).await.map_err(failed(READING))?;
+        rows.iter()
+            .map(|row| {
+                read(row).map_err(|why| Error::BadRecord {
+                    what: format!("the row of `{connector}` in outflow.{table}"),
+                    why,
+                })
+            })
+            .collect()
+    }
+
+    /// Moves the offset, with a line in a ledger of at most `ledger` lines.
+    async fn save(
+        &mut self,
+        connector: &str,
+        offset: &Offset,
+        ledger: Option<i64>,
+    ) -> Result<(), Error> {
+        let statement = match &self.save {
+            Some(statement) => statement.clone(),
+            None => {
+                let statement = self.client.prepare(SAVE).await.map_err(failed(SAVING))?;
+                self.save.insert(statement).clone()
+            }
+        };
         let number = |number: u64| {
             i64::try_from(number).map_err(|_| Error::BadRecord {
                 what: "the offset".to_owned(),
@@ -209,7 +259,7 @@ impl OffsetStore for PostgresOffsetStore {
             .query_one(
                 &statement,
                 &[
-                    &self.connector,
+                    &connector,
                     &offset.system_identifier,
                     &i32::from_ne_bytes(offset.timeline.to_ne_bytes()),
                     &offset.slot,
@@ -223,31 +273,53 @@ impl OffsetStore for PostgresOffsetStore {
                     &offset.snapshot.as_ref().map(SnapshotProgress::to_json),
                     &point.lsn,
                     &number(point.published)?,
-                    &line,
+                    &ledger.is_some(),
                 ],
             )
             .await
-            .map_err(failed("saving the offset of the connector"))?;
+            .map_err(failed(SAVING))?;
         if row.get::<_, i64>(0) == 0 {
-            let stored = self.newest("connector_offset", "", 1).await?.into_iter().next();
+            let stored = self.stored(connector).await?;
             let stored = stored
                 .map_or_else(|| "unknown".to_owned(), |stored| stored.resume_point().to_string());
-            let (connector, own) = (self.connector.clone(), point.to_string());
+            let (connector, own) = (connector.to_owned(), point.to_string());
             return Err(Error::Superseded { connector, stored, own });
         }
-        if line {
-            self.pace.written(offset.at);
-            self.client
-                .execute(TRIM, &[&self.connector, &self.ledger_entries])
-                .await
-                .map_err(failed("trimming the ledger of the connector"))?;
+        if let Some(most) = ledger {
+            let trimmed = self.client.execute(TRIM, &[&connector, &most]).await;
+            trimmed.map_err(failed("trimming the ledger of the connector"))?;
         }
         Ok(())
     }
 
-    async fn ledger(&mut self, limit: usize) -> Result<Vec<Offset>, Error> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.newest("connector_ledger", "ORDER BY id DESC", limit).await
+    async fn replace(
+        &mut self,
+        connector: &str,
+        expected: Option<&Offset>,
+        new: &Offset,
+        ledger: i64,
+    ) -> Result<(), Error> {
+        self.client.batch_execute("BEGIN").await.map_err(failed(REPLACING))?;
+        let replacing = async {
+            let lock = "SELECT FROM outflow.connector_offset WHERE connector = $1 FOR UPDATE";
+            self.client.execute(lock, &[&connector]).await.map_err(failed(REPLACING))?;
+            let (stored, line) = match self.load(connector).await {
+                Err(Error::BadRecord { .. }) => (None, None),
+                loaded => loaded?,
+            };
+            if stored.as_ref() != expected {
+                return Err(replaced_meanwhile(connector));
+            }
+            if ledger > 0 && stored.is_some() && line != stored {
+                self.client.execute(LINE, &[&connector]).await.map_err(failed(REPLACING))?;
+            }
+            self.client.execute(LOWER, &[&connector]).await.map_err(failed(REPLACING))?;
+            self.save(connector, new, (ledger > 0).then_some(ledger)).await
+        };
+        let replaced = replacing.await;
+        let end = if replaced.is_ok() { "COMMIT" } else { "ROLLBACK" };
+        let ended = self.client.batch_execute(end).await.map_err(failed(REPLACING));
+        replaced.and(ended)
     }
 }
 

@@ -1,19 +1,15 @@
 //! Claims over one connection, each call one message to the server and one transaction.
 
 use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::StreamExt as _;
 use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
 
 use super::statements::{Key, Statements};
 use crate::error::Error;
+use crate::patience::{answered, watched};
 use crate::status::{On, Reporter, State};
-
-/// The server ends a statement after 30 s; one that has not answered by then does not answer.
-const NO_ANSWER: Duration = Duration::from_secs(35);
-/// After this long somebody should know.
-const SLOW: Duration = Duration::from_secs(5);
 
 /// Claims rows under one name.
 #[derive(Debug)]
@@ -134,20 +130,8 @@ impl Claims {
         doing: &'static str,
         work: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        let mut work = pin!(work);
-        tokio::select! {
-            result = &mut work => return result,
-            () = tokio::time::sleep(SLOW) => {}
-        }
-        let reason = format!("PostgreSQL has not answered for {} s: {doing}", SLOW.as_secs());
-        self.reporter.state(State::Waiting { on: On::Source, reason });
-        match tokio::time::timeout(NO_ANSWER - SLOW, work).await {
-            Ok(result) => {
-                self.reporter.state(State::Polling);
-                result
-            }
-            Err(_) => Err(Error::NoAnswer { doing, seconds: NO_ANSWER.as_secs() }),
-        }
+        let work = answered(doing, work);
+        watched(&self.reporter, (On::Source, doing), State::Polling, work).await
     }
 
     fn key(&self, row: &SimpleQueryRow) -> Result<(Key, bool), Error> {

@@ -50,6 +50,8 @@ pub struct Slot {
     pub temporary: bool,
     /// Streams transactions when they are prepared, not when they commit.
     pub two_phase: bool,
+    /// Synchronised to standbys.
+    pub failover: bool,
     /// The process that uses it; 0 where the server does not say which.
     pub active: Option<u32>,
     /// Up to here the server will never stream again.
@@ -105,6 +107,7 @@ impl Slot {
             database: slot.database,
             temporary: slot.temporary,
             two_phase,
+            failover: slot.failover,
             active: slot.active.then(|| slot.active_pid.unwrap_or(0)),
             confirmed_flush_lsn: slot.confirmed_flush_lsn,
             invalidation: slot.invalidation_reason,

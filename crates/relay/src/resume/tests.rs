@@ -61,6 +61,7 @@ fn slot(confirmed: u64) -> Slot {
         database: Some("shop".into()),
         temporary: false,
         two_phase: false,
+        failover: false,
         active: None,
         confirmed_flush_lsn: Some(lsn(confirmed)),
         invalidation: None,

@@ -17,6 +17,7 @@ use outflow_event::{Epoch, Lsn};
 use outflow_pgoutput::{CreateSlotOptions, CreatedSlot, ReplicationClient, Snapshot};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_postgres::Client;
+use tokio_util::sync::CancellationToken;
 
 use super::sql::literal;
 use crate::config::{SnapshotMode, SourceConfig};
@@ -42,9 +43,12 @@ pub struct Bootstrap<'a> {
     pub drop_slot: bool,
     /// From [`crate::resume::Decision::Bootstrap`].
     pub epoch: Epoch,
+    /// Ends the wait for the slot: nothing is left of it then.
+    pub stop: &'a CancellationToken,
 }
 
-/// Creates the slot over `link` and stores the offset to begin with.
+/// Creates the slot over `link` and stores the offset to begin with; `None` if it was told to stop
+/// before there was a slot.
 ///
 /// `sql` is an ordinary connection to the same database; with a snapshot, give it to
 /// [`super::SnapshotReader::open`] afterwards, so that the lock lasts. Creating a slot waits for
@@ -63,7 +67,7 @@ pub async fn bootstrap<O: OffsetStore>(
     sql: &Client,
     store: &mut O,
     waiting: &mut (dyn FnMut(String) + Send),
-) -> Result<Offset, Error> {
+) -> Result<Option<Offset>, Error> {
     let slot = &plan.source.slot;
     lock(sql, slot).await?;
     if store.load().await?.as_ref() != plan.stored {
@@ -90,13 +94,14 @@ pub async fn bootstrap<O: OffsetStore>(
     fail::fail_point!("relay::snapshot_planned");
 
     let created = create(&plan, link, sql, Snapshot::Export, waiting).await?;
+    let Some(created) = created else { return Ok(None) };
     fail::fail_point!("relay::snapshot_slot_created");
     progress.visible = look_at(sql, &created).await?;
     progress.start = Some(created.consistent_point.to_string());
     let begun = Offset { at: Timestamp::now(), snapshot: Some(progress), ..planned };
     store.save(&begun).await?;
     fail::fail_point!("relay::snapshot_begun");
-    Ok(begun)
+    Ok(Some(begun))
 }
 
 async fn without_snapshot<O: OffsetStore>(
@@ -105,34 +110,38 @@ async fn without_snapshot<O: OffsetStore>(
     sql: &Client,
     store: &mut O,
     waiting: &mut (dyn FnMut(String) + Send),
-) -> Result<Offset, Error> {
+) -> Result<Option<Offset>, Error> {
     let created = create(plan, link, sql, Snapshot::Nothing, waiting).await?;
+    let Some(created) = created else { return Ok(None) };
     fail::fail_point!("relay::slot_created");
     let offset = Offset { epoch: plan.epoch, ..first_offset(plan.facts, created.consistent_point) };
     store.save(&offset).await?;
-    Ok(offset)
+    Ok(Some(offset))
 }
 
-/// Creates the slot, after dropping the one of a crashed attempt.
+/// Creates the slot, after dropping the one of a crashed attempt; `None` if it was told to stop.
 async fn create(
     plan: &Bootstrap<'_>,
     link: &mut ReplicationClient,
     sql: &Client,
     snapshot: Snapshot,
     waiting: &mut (dyn FnMut(String) + Send),
-) -> Result<CreatedSlot, Error> {
+) -> Result<Option<CreatedSlot>, Error> {
     let slot = &plan.source.slot;
     if plan.drop_slot {
         link.drop_slot(slot, false).await?;
     }
-    let options = CreateSlotOptions { snapshot, ..CreateSlotOptions::default() };
-    let walsender = link.process_id();
+    // the new slot goes on being what the old one was to standbys
+    let failover = plan.facts.slot.as_ref().is_some_and(|slot| slot.failover);
+    let options = CreateSlotOptions { snapshot, failover, ..CreateSlotOptions::default() };
+    let walsender = i32::try_from(link.process_id()).unwrap_or(0);
     let mut creation = pin!(link.create_slot(slot, options));
     let mut tick = tokio::time::interval_at(Instant::now() + PATIENCE, PATIENCE);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            created = &mut creation => return Ok(created?),
+            created = &mut creation => return Ok(Some(created?)),
+            () = plan.stop.cancelled() => break,
             _ = tick.tick() => {
                 let blockers = open_transactions(sql, walsender).await?;
                 waiting(format!(
@@ -142,11 +151,16 @@ async fn create(
             }
         }
     }
+    // left alone, the server would complete the slot when those transactions end, for nobody
+    sql.execute("SELECT pg_catalog.pg_cancel_backend($1)", &[&walsender])
+        .await
+        .map_err(Error::sql("ending the creation of the slot"))?;
+    // it may have been quicker
+    Ok(creation.await.ok())
 }
 
 /// The transactions that a new slot waits for, oldest first.
-async fn open_transactions(sql: &Client, walsender: u32) -> Result<String, Error> {
-    let walsender = i32::try_from(walsender).unwrap_or(0);
+async fn open_transactions(sql: &Client, walsender: i32) -> Result<String, Error> {
     let rows = sql
         .query(
             "SELECT pid, COALESCE(usename::text, ''), \

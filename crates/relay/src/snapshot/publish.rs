@@ -12,8 +12,11 @@ use crate::config::ConnectorConfig;
 use crate::error::Error;
 use crate::offset::{Offset, OffsetStore};
 use crate::outbox::RowMap;
+use crate::patience::watched;
 use crate::publisher::Publisher;
 use crate::sink::Sink;
+use crate::status::{On, State};
+use crate::stop::unless_stopped;
 
 /// Publishes the rest of a snapshot that stands at `progress`, and returns the offset at which
 /// streaming begins, stored. `None` if it was told to stop before that.
@@ -44,10 +47,10 @@ pub async fn publish<S: Sink, O: OffsetStore>(
 
     let mut batch = Batch::new(&sink.redis);
     loop {
-        if shutdown.is_cancelled() {
-            return Ok(None);
-        }
-        let rows = reader.next_page(sink.batch_entries, sink.batch_bytes).await?;
+        let page = reader.next_page(sink.batch_entries, sink.batch_bytes);
+        let reading = (On::Source, "reading a page of the snapshot");
+        let page = watched(publisher.reporter(), reading, State::Snapshot, page);
+        let Some(rows) = unless_stopped(shutdown, page).await? else { return Ok(None) };
         let complete = rows.is_empty();
         for row in rows {
             take_in(&map, &mut encoder, &mut batch, &mut progress, lsn, row)?;

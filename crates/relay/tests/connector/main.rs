@@ -8,10 +8,12 @@
     reason = "a failed assumption fails the test"
 )]
 
+mod apart;
 mod crash;
 mod decode;
 mod retention;
 mod rewind;
+mod silence;
 mod sink;
 mod slot;
 mod stream;

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use outflow_relay::Retry;
-use outflow_relay::config::OffsetStoreKind;
+use outflow_pgoutput::ReplicationClient;
+use outflow_relay::config::{OffsetStoreKind, SnapshotMode};
+use outflow_relay::offset::ConfiguredStore;
+use outflow_relay::offset::reset::{self, Known, ResetMode};
+use outflow_relay::{Retry, resume};
 use outflow_sandbox::{Postgres, Redis};
 
 use crate::support::{PATIENCE, Running, World};
@@ -168,5 +171,61 @@ async fn points_are_replaced_in_turn_and_removed_when_none_are_wanted() {
     let running = world.connector().await;
     let none = POINTS.replace("= 2", "= 0");
     until(&world, "there are none", &none).await;
+    running.stop().await;
+}
+
+/// A slot that is synchronised to standbys, taken up by the connector.
+async fn with_failover_slot(world: &mut World) -> bool {
+    if world.pg.version() < 17 {
+        eprintln!(
+            "skipped: failover slots came with PostgreSQL 17, this is {}",
+            world.pg.version()
+        );
+        return false;
+    }
+    world
+        .execute(
+            "SELECT pg_create_logical_replication_slot('outflow', 'pgoutput', failover => true)",
+        )
+        .await;
+    true
+}
+
+#[tokio::test]
+async fn a_slot_that_is_put_back_goes_on_being_synchronised_to_standbys() {
+    let mut world = forgetful().await;
+    if !with_failover_slot(&mut world).await {
+        return;
+    }
+    let running = publish_beyond_the_save(&world).await;
+    running.stop().await;
+    world.redis.kill().await.unwrap();
+    world.redis.start_again().await.unwrap();
+    world.logs.expect_warn("rewind point was there");
+    let running = world.connector().await;
+    world.expect_ids("outflow:order", &["a", "b", "c"]).await;
+    assert_eq!(world.slot("failover").await.as_deref(), Some("true"));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_slot_that_is_begun_anew_goes_on_being_synchronised_to_standbys() {
+    let mut world = World::start().await;
+    if !with_failover_slot(&mut world).await {
+        return;
+    }
+    // what `outflow offsets reset --from-rows` stores
+    let mut link = ReplicationClient::connect(&world.config.source.connect).await.unwrap();
+    let facts = resume::inspect(&mut link, "outflow", None).await.unwrap();
+    let known = Known::default();
+    let plan = reset::plan(ResetMode::FromRows, &facts, known, SnapshotMode::Initial).unwrap();
+    let mut store = ConfiguredStore::new(&world.config);
+    store.replace(None, &plan.offset).await.unwrap();
+    world.emit("a").await;
+    let before = world.slot("confirmed_flush_lsn").await;
+    let running = world.connector().await;
+    world.expect_ids("outflow:order", &["a"]).await;
+    assert_ne!(world.slot("confirmed_flush_lsn").await, before, "it is another slot");
+    assert_eq!(world.slot("failover").await.as_deref(), Some("true"));
     running.stop().await;
 }

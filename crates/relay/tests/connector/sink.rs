@@ -254,3 +254,35 @@ async fn wrong_credentials_end_the_connector_with_advice() {
     assert!(error.to_string().contains("check user and password in sink.url"), "{error}");
     assert!(!error.to_string().contains("wrong@"), "{error}");
 }
+
+#[tokio::test]
+async fn the_rights_that_the_advice_names_are_enough() {
+    let mut world = World::start().await;
+    let mut redis = world.redis.connect().await.unwrap();
+    let rights = "+xadd +xrange +xrevrange +xinfo +type +exists +eval +multi +exec";
+    let mut user = redis::cmd("ACL");
+    user.arg("SETUSER").arg("relay").arg("on").arg(">pw").arg("~outflow:*");
+    for right in rights.split(' ') {
+        user.arg(right);
+    }
+    user.exec_async(&mut redis).await.unwrap();
+    let address = format!("redis://relay:pw@127.0.0.1:{}", world.redis.port());
+    world.config.sink.redis = address.parse().unwrap();
+    for ids in [&["a"][..], &["a", "b"]] {
+        let running = world.connector().await;
+        world.emit(ids.last().unwrap()).await;
+        world.expect_ids("outflow:order", ids).await;
+        running.stop().await;
+    }
+    redis::cmd("ACL")
+        .arg("SETUSER")
+        .arg("relay")
+        .arg("-xadd")
+        .exec_async(&mut redis)
+        .await
+        .unwrap();
+    world.emit("c").await;
+    let running = world.spawn();
+    running.waiting_for(rights).await;
+    running.crash().await;
+}

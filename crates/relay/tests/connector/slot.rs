@@ -44,6 +44,8 @@ async fn c32_c33_a_stalled_sink_confirms_nothing_and_keeps_the_link() {
     world.emit("first").await;
     world.expect_ids("outflow:order", &["first"]).await;
     let walsender = world.slot("active_pid").await;
+    // said after five seconds
+    world.logs.expect_warn("Redis has not answered");
     world.redis.sigstop().unwrap();
     let before: String =
         world.sql.query_one("SELECT pg_current_wal_lsn()::text", &[]).await.unwrap().get(0);

@@ -18,6 +18,7 @@ use outflow_relay::resume::{self, Decision, Facts};
 use outflow_relay::snapshot::{Bootstrap, SnapshotReader, bootstrap};
 use outflow_sandbox::{Postgres, PostgresBuilder};
 use tokio_postgres::Client;
+use tokio_util::sync::CancellationToken;
 
 /// Longest time that anything in a test may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -118,8 +119,9 @@ impl Source {
                     stored: stored.as_ref(),
                     drop_slot,
                     epoch,
+                    stop: &CancellationToken::new(),
                 };
-                bootstrap(plan, &mut link, &sql, store, &mut |_| {}).await?
+                bootstrap(plan, &mut link, &sql, store, &mut |_| {}).await?.unwrap()
             }
             Decision::ContinueSnapshot { from }
             | Decision::Adopt { from }

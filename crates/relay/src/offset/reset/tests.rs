@@ -26,6 +26,7 @@ fn facts(confirmed: Option<u64>) -> Facts {
             database: Some("shop".into()),
             temporary: false,
             two_phase: false,
+            failover: false,
             active: None,
             confirmed_flush_lsn: Some(lsn(confirmed)),
             invalidation: None,
