@@ -11,7 +11,7 @@ pub enum ConfiguredStore {
     /// Beside the entries.
     Redis(RedisOffsetStore),
     /// In the source database.
-    Postgres(PostgresOffsetStore),
+    Postgres(Box<PostgresOffsetStore>),
 }
 
 impl ConfiguredStore {
@@ -26,7 +26,7 @@ impl ConfiguredStore {
             }
             OffsetStoreKind::Postgres => {
                 let connect = config.source.connect.clone();
-                Self::Postgres(PostgresOffsetStore::new(connect, connector, options))
+                Self::Postgres(Box::new(PostgresOffsetStore::new(connect, connector, options)))
             }
         }
     }
