@@ -16,6 +16,7 @@
 //! | `oracle` | an independent check of everything |
 //! | `rig` | what demo and drills share: processes that are killed, producers |
 //! | `fault` | failpoints, armed by a flag |
+//! | `given` | servers that were given to drills and the comparison: what they hold, and cleaning up |
 //! | `lab` | a guided exercise: why an outbox, with SQLite and a Redis list |
 //! | `completions` | writes shell completions |
 //! | `failure` | how a failed command ends: message, remedy, exit code |
@@ -36,6 +37,7 @@ mod demo;
 mod drill;
 mod failure;
 mod fault;
+mod given;
 mod http;
 mod init;
 mod lab;

@@ -8,6 +8,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{ConnectionAddr, InfoDict, IntoConnectionInfo};
 
 use super::stage::AGGREGATE_TYPE;
+use crate::given::with_address;
 
 /// Begins every stream's key, as `sink.stream_prefix` does by default.
 const PREFIX: &str = "outflow:";
@@ -160,28 +161,5 @@ impl Broker {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-    }
-}
-
-/// `url` with another host and port, and the same user, password and database.
-fn with_address(url: &str, address: &str) -> String {
-    let (scheme, rest) = url.split_once("://").unwrap_or(("redis", url));
-    let (authority, path) = match rest.find(['/', '?']) {
-        Some(at) => rest.split_at(at),
-        None => (rest, ""),
-    };
-    let login = authority.rfind('@').map_or("", |at| authority.split_at(at + 1).0);
-    format!("{scheme}://{login}{address}{path}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_proxy_keeps_login_and_database() {
-        let through = |url| with_address(url, "127.0.0.1:7");
-        assert_eq!(through("redis://127.0.0.1:6379"), "redis://127.0.0.1:7");
-        assert_eq!(through("redis://me:p%40w@db/3?x=1"), "redis://me:p%40w@127.0.0.1:7/3?x=1");
     }
 }
