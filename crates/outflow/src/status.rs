@@ -93,12 +93,19 @@ pub(crate) async fn last_ids(config: &Config) -> anyhow::Result<Vec<outflow_even
 }
 
 async fn look(config: &Config, processes: &[String]) -> Report {
-    let (source, broker, consumer, processes) = tokio::join!(
+    let (mut source, broker, consumer, processes) = tokio::join!(
         source::look(config),
         broker::look(config),
         consumer::look(config),
         process::look(config, processes),
     );
+    // it depends on the offset: why that cannot be read is said already
+    if let (Some(Ok(source)), Ok(_)) = (&mut source, &broker.0)
+        && !source.slot_active
+        && !source.polled_alone()
+    {
+        source.refusal = source::refusal(config).await;
+    }
     Report::new(config, source, broker, consumer, processes)
 }
 

@@ -10,10 +10,12 @@
 
 mod facts;
 mod refusal;
+mod rehearsal;
 
 pub use facts::{Facts, Server, Slot, inspect};
 pub use refusal::{Fork, Refusal, Wait};
 pub(crate) use refusal::{bytes, size};
+pub use rehearsal::refusal;
 
 use outflow_event::{Epoch, Lsn};
 

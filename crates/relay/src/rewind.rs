@@ -52,6 +52,13 @@ struct Point {
     lost: bool,
 }
 
+impl Point {
+    /// Whether a slot that is put back to it streams from `needed` on.
+    fn reaches(&self, needed: Lsn) -> bool {
+        !self.lost && self.confirmed.is_some_and(|lsn| lsn <= needed)
+    }
+}
+
 /// Names of the points of `slot`; none where they would be too long.
 fn names(slot: &str) -> Vec<String> {
     let names = ["1", "2"].map(|number| format!("{slot}_rewind_{number}"));
@@ -196,7 +203,7 @@ async fn restore(
     let slot = &facts.slot_name;
     let mut points = points(sql, slot).await?.into_iter().filter(|point| !point.lost);
     let point = match back {
-        Back::To(needed) => points.rfind(|point| point.confirmed.is_some_and(|lsn| lsn <= needed)),
+        Back::To(needed) => points.rfind(|point| point.reaches(needed)),
         Back::Farthest => points.find(|point| point.confirmed.is_some()),
     };
     let Some(point) = point else { return Ok(None) };
@@ -215,6 +222,14 @@ async fn restore(
         );
     }
     Ok(point.confirmed)
+}
+
+/// Whether the slot can be put back to stream from `needed` on.
+///
+/// # Errors
+/// As for any statement.
+pub(crate) async fn reaches(sql: &Client, slot: &str, needed: Lsn) -> Result<bool, Error> {
+    Ok(points(sql, slot).await?.iter().any(|point| point.reaches(needed)))
 }
 
 /// The points that nobody uses, lowest first.

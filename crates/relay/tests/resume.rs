@@ -16,7 +16,7 @@ use std::time::Duration;
 use outflow_event::{Epoch, Lsn};
 use outflow_pgoutput::{FeedbackOptions, StartOptions};
 use outflow_relay::offset::{Offset, OffsetStore as _};
-use outflow_relay::resume::{Decision, Refusal, Wait};
+use outflow_relay::resume::{self, Decision, Refusal, Wait};
 use outflow_sandbox::{Postgres, Shutdown};
 use source::{Broker, MemoryStore, PATIENCE, Source, until};
 
@@ -134,6 +134,22 @@ async fn c39_a_slot_that_was_dropped_or_created_again_is_refused() {
     let slot = confirmed(&source).await;
     assert!(text.contains(&slot.to_string()), "{text}");
     assert!(text.contains(&offset.end_lsn.to_string()), "{text}");
+}
+
+#[tokio::test]
+async fn whoever_looks_from_outside_is_told_of_a_refusal_unless_a_rewind_point_mends_it() {
+    let (source, _, offset) = stopped().await;
+    let refusal = async || resume::refusal(&source.config, Some(&offset)).await.unwrap();
+    assert_eq!(refusal().await, None, "it would stream");
+    source
+        .run("SELECT pg_copy_logical_replication_slot('outflow', 'outflow_rewind_1', false)")
+        .await;
+    source.emit("gap").await;
+    source.run("SELECT pg_drop_replication_slot('outflow')").await;
+    assert_eq!(refusal().await, None, "the slot is put back to its rewind point");
+    source.run("SELECT pg_drop_replication_slot('outflow_rewind_1')").await;
+    let missing = refusal().await;
+    assert!(matches!(missing, Some(Refusal::SlotMissing { .. })), "{missing:?}");
 }
 
 #[tokio::test]

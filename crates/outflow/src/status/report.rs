@@ -109,6 +109,9 @@ impl Report {
         if let Some(backlog) = source.polling.as_ref().filter(|_| source.polled_alone()) {
             polling::judge(backlog, &config.polling, problems, notes);
         }
+        if let Some(refusal) = &source.refusal {
+            problems.push(format!("the connector cannot start: {refusal}"));
+        }
         for finding in &source.findings {
             // the connector's concerns are nobody's where rows are polled
             if source.polled_alone() && !finding.code.starts_with("table") {

@@ -1,6 +1,7 @@
 //! The source: slot, publication, lag; what waits to be polled.
 
 use outflow_event::Lsn;
+use outflow_relay::offset::{ConfiguredStore, OffsetStore as _};
 use outflow_relay::polling::Backlog;
 use outflow_relay::preflight::Finding;
 use outflow_relay::watch::SlotHealth;
@@ -19,6 +20,8 @@ pub(super) struct Source {
     pub(super) slot_active: bool,
     /// Bytes of log that are not confirmed yet.
     pub(super) lag_bytes: Option<u64>,
+    /// Why no connector can start; `None`: one can, or is connected.
+    pub(super) refusal: Option<String>,
     /// What is wrong with slot, publication or table.
     pub(super) findings: Vec<Finding>,
     /// What waits to be polled; `None`: the outbox has no columns for it.
@@ -38,6 +41,16 @@ pub(super) async fn look(config: &Config) -> Option<Result<Source, String>> {
         return None;
     }
     Some(super::in_time(ask(config)).await)
+}
+
+/// Why no connector can start, where none is connected: what the last one said is gone with it.
+pub(super) async fn refusal(config: &Config) -> Option<String> {
+    let look = async {
+        let connector = config.connector_config()?;
+        let stored = ConfiguredStore::new(&connector).load().await?;
+        anyhow::Ok(outflow_relay::resume::refusal(&connector.source, stored.as_ref()).await?)
+    };
+    super::in_time(look).await.map_or_else(Some, |refusal| Some(refusal?.to_string()))
 }
 
 async fn ask(config: &Config) -> anyhow::Result<Source> {
@@ -60,6 +73,7 @@ async fn ask(config: &Config) -> anyhow::Result<Source> {
         wal_lsn: wal.to_string(),
         slot_active: watch.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some()),
         lag_bytes: confirmed.map(|lsn| u64::from(wal).saturating_sub(u64::from(lsn))),
+        refusal: None,
         slot: watch.slot,
         findings: watch.findings,
         polling,

@@ -126,6 +126,24 @@ fn an_event_that_fails_again_and_again_is_a_problem_with_its_error() {
     assert!(shown.contains(expected), "{shown}");
 }
 
+#[test]
+fn why_no_connector_can_start_is_a_problem() {
+    let source = Source {
+        wal_lsn: "0/1".into(),
+        slot: None,
+        slot_active: false,
+        lag_bytes: None,
+        refusal: Some("slot `outflow` does not exist".into()),
+        findings: Vec::new(),
+        polling: None,
+    };
+    let broker = Ok(stream(vec![group(0, Some(0), Some(1))]));
+    let report = Report::new(&config(), Some(Ok(source)), (Ok(None), broker), None, Vec::new());
+    let report = serde_json::to_value(&report).unwrap();
+    let expected = "the connector cannot start: slot `outflow` does not exist";
+    assert_eq!(report["problems"][0], expected, "{report}");
+}
+
 /// A report about an outbox that is polled, as JSON and as a table.
 fn polled(backlog: Backlog) -> (serde_json::Value, String) {
     let finding = |code| Finding {
@@ -139,6 +157,7 @@ fn polled(backlog: Backlog) -> (serde_json::Value, String) {
         slot: None,
         slot_active: false,
         lag_bytes: None,
+        refusal: None,
         findings: vec![finding("slot_missing"), finding("publication_missing")],
         polling: Some(backlog),
     };
