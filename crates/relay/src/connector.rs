@@ -87,17 +87,14 @@ impl Connector {
     async fn run(&mut self) -> Result<(), Error> {
         loop {
             let Err(error) = self.attempt().await else { return Ok(()) };
+            if error.retry() == Retry::Fatal && !(self.has_streamed && error.can_be_mended()) {
+                return Err(error);
+            }
             if self.shutdown.is_cancelled() {
-                if error.retry() == Retry::Fatal {
-                    return Err(error);
-                }
                 warn!(
                     "stopped before everything was published, the rest follows at the next start: {error}"
                 );
                 return Ok(());
-            }
-            if error.retry() == Retry::Fatal && !(self.has_streamed && error.can_be_mended()) {
-                return Err(error);
             }
             if self.made_progress() {
                 self.failures = 0;
