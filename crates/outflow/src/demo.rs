@@ -232,6 +232,7 @@ async fn examine(stage: &Stage, record: Record) -> anyhow::Result<oracle::verdic
         producer: &producer,
         consumer: &consumer,
         redis: stage.broker().await?,
+        keys: "*",
         consumer_id: CONSUMER,
         rules: Rules { lsn_ids: true, may_repeat: false },
     };

@@ -106,6 +106,7 @@ impl World {
             producer: &self.producer,
             consumer: &self.consumer,
             redis: self.broker.clone(),
+            keys: "*",
             consumer_id: "books",
             rules: Rules { lsn_ids: true, may_repeat: false },
         };

@@ -6,6 +6,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde::Serialize;
 
+use super::given::Given;
 use super::progress::Progress;
 use crate::oracle::verdict::{Fault, Verdict};
 
@@ -46,15 +47,17 @@ pub(super) struct Course {
     pub(super) rng: StdRng,
     /// How often a drill of random moments injects.
     pub(super) times: u32,
+    /// Servers that scenes are to be set on.
+    pub(super) given: Given,
     progress: Progress,
     tolerated: Vec<Fault>,
     pub(super) outcome: Outcome,
 }
 
 impl Course {
-    pub(super) fn new(seed: u64, times: u32, progress: Progress) -> Self {
+    pub(super) fn new(seed: u64, times: u32, given: Given, progress: Progress) -> Self {
         let (rng, outcome) = (StdRng::seed_from_u64(seed), Outcome::default());
-        Self { seed, rng, times, progress, tolerated: Vec::new(), outcome }
+        Self { seed, rng, times, given, progress, tolerated: Vec::new(), outcome }
     }
 
     /// Says what is being done.
@@ -152,7 +155,7 @@ mod tests {
     use super::*;
 
     fn course() -> Course {
-        Course::new(1, 1, Progress::silent())
+        Course::new(1, 1, Given::default(), Progress::silent())
     }
 
     fn verdict(faults: &[(Fault, u64)]) -> Verdict {

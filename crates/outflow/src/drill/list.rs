@@ -20,8 +20,35 @@ pub(super) struct Drill {
     pub(super) expects: &'static str,
     /// Why it comes out so, for a learner.
     pub(super) why: &'static str,
+    /// Servers that it kills, restarts or configures: these must be throwaway ones.
+    pub(super) breaks: &'static [Server],
     /// Injects, and notes what is found in the course.
     pub(super) run: for<'a> fn(&'a mut Course) -> Running<'a>,
+}
+
+/// One of the servers that drills run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Server {
+    Postgres,
+    Redis,
+}
+
+impl Server {
+    /// For people.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "PostgreSQL",
+            Self::Redis => "Redis",
+        }
+    }
+
+    /// The flag that gives one.
+    pub(super) const fn flag(self) -> &'static str {
+        match self {
+            Self::Postgres => "--postgres",
+            Self::Redis => "--redis",
+        }
+    }
 }
 
 /// Drills of one kind.

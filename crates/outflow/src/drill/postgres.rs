@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::course::Course;
 use super::list::Drill;
-use super::scene::{Load, READY_WITHIN, STOP_WITHIN, Scene, Setup};
+use super::scene::{Load, READY_WITHIN, STOP_WITHIN, Scene, Setup, names_it};
 
 /// Crashes and shutdowns, then what is gone or swapped, then another history.
 pub(super) const DRILLS: &[Drill] = &[
@@ -37,7 +37,7 @@ const REFUSED: i32 = 3;
 /// A scene at work, with producers whose events have rows: some of these drills need to publish
 /// them again.
 async fn under_load(course: &Course, setup: Setup) -> anyhow::Result<(Scene, Load)> {
-    let mut scene = Scene::set(setup).await?;
+    let mut scene = Scene::set(course, setup).await?;
     scene.begin().await?;
     let load = scene.load_rows("p", RATE, course.seed);
     load.commits(100).await?;
@@ -54,6 +54,7 @@ async fn refuses(course: &mut Course, scene: &mut Scene, words: &[&str]) -> anyh
     let right = status.code() == Some(REFUSED) && words.iter().any(|word| said.contains(word));
     let expected = format!("exit code 3, with \"{}\"", words.join("\" or \""));
     course.holds("the connector refuses to start", expected, format!("{status}: {said}"), right);
+    names_it(course, &scene.relay, Instant::now(), words).await;
     Ok(())
 }
 

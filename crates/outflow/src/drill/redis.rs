@@ -36,7 +36,7 @@ const RATE: u32 = 300;
 
 /// A scene at work, with producers.
 async fn under_load(course: &Course, setup: Setup) -> anyhow::Result<(Scene, Load)> {
-    let mut scene = Scene::set(setup).await?;
+    let mut scene = Scene::set(course, setup).await?;
     scene.begin().await?;
     let load = scene.load("b", RATE, course.seed);
     load.commits(50).await?;

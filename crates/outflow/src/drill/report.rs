@@ -10,11 +10,22 @@ use comfy_table::{CellAlignment, ContentArrangement, Table};
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::TIMES;
 use super::course::{Check, Outcome};
 use super::list::Drill;
 
-const HEADER: [&str; 9] =
-    ["drill", "passed", "faults", "events", "lost", "doubled", "reordered", "recovery", "seconds"];
+const HEADER: [&str; 10] = [
+    "drill",
+    "passed",
+    "faults",
+    "events",
+    "lost",
+    "doubled",
+    "reordered",
+    "recovery median",
+    "worst",
+    "seconds",
+];
 
 /// Stands where there is neither yes nor no.
 const SKIPPED: &str = "skipped";
@@ -23,6 +34,7 @@ const SKIPPED: &str = "skipped";
 pub(super) struct Done {
     pub(super) drill: &'static Drill,
     pub(super) seed: u64,
+    pub(super) times: u32,
     pub(super) outcome: Outcome,
     /// Why it could not be run to its end.
     pub(super) error: Option<String>,
@@ -98,6 +110,15 @@ impl Done {
         Ok(serde_json::to_string(&json)? + "\n")
     }
 
+    /// What it takes to do the same again.
+    fn title(&self) -> String {
+        let times = match self.times {
+            TIMES => String::new(),
+            times => format!(" --times {times}"),
+        };
+        format!("{} --seed {}{times}", self.drill.name, self.seed)
+    }
+
     /// One line for the terminal while others are still to come.
     pub(super) fn line(&self) -> String {
         let mark = match self.mark() {
@@ -108,10 +129,12 @@ impl Done {
         format!("{mark}  {}  {:.1} s", self.drill.name, self.took.as_secs_f64())
     }
 
-    /// What was looked at, each with what was expected where it is something else; then what else is
-    /// wrong. Empty where only figures count.
-    fn observed(&self) -> String {
+    /// What was done, if that is asked for; what was looked at, each with what was expected where it is
+    /// something else; then what else is wrong. Empty where only figures count.
+    fn account(&self, with_faults: bool) -> String {
         let mut text = String::new();
+        let done = self.outcome.injected.iter().filter(|_| with_faults);
+        done.for_each(|what| text += &format!("  did   {what}\n"));
         // writing to a String cannot fail
         for Check { at, expected, found, ok } in &self.outcome.checks {
             let mark = if *ok { "ok   " } else { "WRONG" };
@@ -126,7 +149,7 @@ impl Done {
         for problem in self.problems() {
             let _ = writeln!(text, "  {}", problem.trim_end().replace('\n', "\n  "));
         }
-        if text.is_empty() { text } else { format!("{}\n{text}\n", self.drill.name) }
+        if text.is_empty() { text } else { format!("{}\n{text}\n", self.title()) }
     }
 }
 
@@ -149,6 +172,10 @@ impl Recovery {
 /// All drills of a run.
 pub(super) struct Report {
     pub(super) done: Vec<Done>,
+    /// What everything random came from.
+    pub(super) seed: u64,
+    /// Drills were drawn: what they did is a part of the result.
+    pub(super) soak: bool,
     /// Below each drill why it comes out so.
     pub(super) explain: bool,
 }
@@ -162,11 +189,10 @@ impl Report {
         let sum = |of: fn(&Outcome) -> u64| -> u64 {
             self.done.iter().map(|done| of(&done.outcome)).sum()
         };
-        let failed: Vec<_> =
-            self.done.iter().filter(|done| !done.passed()).map(|done| done.drill.name).collect();
+        let failed: Vec<_> = self.done.iter().filter(|done| !done.passed()).collect();
         let skipped = self.done.iter().filter(|done| done.mark() == SKIPPED).count();
         let mut text = format!(
-            "{} of {} drills passed{}: {} faults, {} events, lost {}, doubled {}, reordered {}",
+            "{} of {} drills passed{}: {} faults, {} events, lost {}, doubled {}, reordered {}, seed {}",
             self.done.len() - failed.len() - skipped,
             self.done.len(),
             if skipped > 0 { format!(", {skipped} skipped") } else { String::new() },
@@ -175,9 +201,11 @@ impl Report {
             sum(|outcome| outcome.lost),
             sum(|outcome| outcome.doubled),
             sum(|outcome| outcome.reordered),
+            self.seed,
         );
-        if !failed.is_empty() {
-            let _ = write!(text, "\nfailed: {}", failed.join(", "));
+        for done in failed {
+            // writing to a String cannot fail
+            let _ = write!(text, "\nfailed, again by: outflow drill {}", done.title());
         }
         text
     }
@@ -240,19 +268,9 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new();
         table.load_preset(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
-        table.set_header([
-            "drill",
-            "passed",
-            "observed",
-            "faults",
-            "lost",
-            "doubled",
-            "reordered",
-            "recovery",
-            "seconds",
-        ]);
+        table.set_header(HEADER);
         for done in &self.done {
-            let outcome = &done.outcome;
+            let (outcome, recovery) = (&done.outcome, Recovery::of([done]));
             table.add_row([
                 done.drill.name.to_owned(),
                 done.mark().to_owned(),
@@ -261,7 +279,8 @@ impl fmt::Display for Report {
                 outcome.lost.to_string(),
                 outcome.doubled.to_string(),
                 outcome.reordered.to_string(),
-                show(Recovery::of([done]).worst),
+                show(recovery.median),
+                show(recovery.worst),
                 format!("{:.1}", done.took.as_secs_f64()),
             ]);
         }
@@ -271,7 +290,7 @@ impl fmt::Display for Report {
             }
         }
         for done in &self.done {
-            write!(f, "{}", done.observed())?;
+            write!(f, "{}", done.account(self.soak))?;
         }
         writeln!(f, "{table}\n{}", self.summary())?;
         if self.explain {
@@ -285,8 +304,13 @@ impl fmt::Display for Report {
 
 /// A drill, what must be true after it, and why.
 pub(super) fn explanation(drill: &Drill) -> String {
-    let Drill { name, injects, expects, why, .. } = drill;
-    format!("{name}\n  injected: {injects}\n  expected: {expects}\n  why: {why}\n")
+    let Drill { name, injects, expects, why, breaks, .. } = drill;
+    let mut text = format!("{name}\n  injected: {injects}\n  expected: {expects}\n  why: {why}\n");
+    if !breaks.is_empty() {
+        let servers: Vec<_> = breaks.iter().map(|server| server.name()).collect();
+        text += &format!("  breaks {} itself: throwaway servers only\n", servers.join(" and "));
+    }
+    text
 }
 
 fn show(time: Option<Duration>) -> String {
@@ -298,53 +322,4 @@ fn rounded(seconds: f64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn done(recoveries: &[u64], lost: u64) -> Done {
-        let drill = super::super::list::all().next().unwrap();
-        let outcome = Outcome {
-            injected: vec!["a kill".to_owned(); recoveries.len()],
-            recoveries: recoveries.iter().map(|seconds| Duration::from_secs(*seconds)).collect(),
-            events: 10,
-            lost,
-            faults: if lost > 0 { vec!["lost: 1\n".to_owned()] } else { Vec::new() },
-            ..Outcome::default()
-        };
-        Done { drill, seed: 7, outcome, error: None, took: Duration::from_millis(1234) }
-    }
-
-    #[test]
-    fn figures_of_one_drill_are_added_up() {
-        let report = Report { done: vec![done(&[1, 9], 0), done(&[2], 0)], explain: false };
-        assert!(report.passed());
-        let text = report.markdown("servers");
-        assert!(text.contains("2 of 2 drills passed: 3 faults, 20 events, lost 0"), "{text}");
-        assert!(text.contains("| 3 | 20 | 0 | 0 | 0 | 2.0 s | 9.0 s | yes |"), "{text}");
-        assert_eq!(text.lines().filter(|line| line.starts_with("| publish-unmarked")).count(), 1);
-    }
-
-    #[test]
-    fn a_drill_that_cannot_be_run_here_is_counted_by_itself() {
-        let mut skipped = done(&[], 0);
-        skipped.outcome.skipped = Some("needs PostgreSQL 17".to_owned());
-        assert!(skipped.line().starts_with("skipped"), "{}", skipped.line());
-        assert!(skipped.json().unwrap().contains(r#""skipped":"needs PostgreSQL 17""#));
-        let report = Report { done: vec![done(&[1], 0), skipped], explain: false };
-        assert!(report.passed());
-        let text = report.to_string();
-        assert!(text.contains("1 of 2 drills passed, 1 skipped: 1 faults"), "{text}");
-    }
-
-    #[test]
-    fn json_is_one_object_and_says_why_it_failed() {
-        let json: serde_json::Value = serde_json::from_str(&done(&[1], 1).json().unwrap()).unwrap();
-        assert_eq!(
-            (&json["passed"], &json["lost"], &json["seconds"]),
-            (&false.into(), &1.into(), &1.234.into())
-        );
-        assert_eq!(json["problems"][0], "lost: 1\n");
-        assert!(!Report { done: vec![done(&[], 1)], explain: false }.passed());
-        assert!(!Report { done: Vec::new(), explain: false }.passed(), "nothing was drilled");
-    }
-}
+mod tests;

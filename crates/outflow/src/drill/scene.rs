@@ -10,9 +10,14 @@
 
 mod load;
 mod look;
+mod reason;
+mod servers;
+mod setup;
 
 pub(super) use load::Load;
-pub(super) use look::says_why;
+pub(super) use reason::{names_it, says, says_why};
+pub(super) use servers::Broker;
+pub(super) use setup::{Relay, Setup};
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
@@ -21,18 +26,29 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use outflow_sandbox::{Postgres, PostgresBuilder, Proxy, Redis, RedisBuilder};
+use outflow_sandbox::{Postgres, Proxy, Redis};
 use redis::aio::MultiplexedConnection;
 use tokio_postgres::Client;
 
+use self::servers::Source;
+use self::setup::Ways;
 use super::course::Course;
+use crate::given::with_address;
 use crate::oracle::check::{Record, Rules};
+use crate::rig::PROJECTION;
 use crate::rig::child::{Child, Program};
 use crate::rig::folder::Folder;
-use crate::rig::{CONSUMER, PRODUCER, PROJECTION};
 
-/// The connector, and its slot.
-pub(super) const CONNECTOR: &str = "drill";
+/// The connector, and its slot. All of these begin with the name that tells what is a drill's.
+pub(super) const CONNECTOR: &str = "outflow_drill";
+/// Begins every stream.
+const STREAMS: &str = "outflow_drill:";
+/// The stream of all events.
+pub(super) const STREAM: &str = "outflow_drill:journal";
+/// The database with the outbox.
+const SHOP: &str = "outflow_drill_shop";
+/// The database with the inbox.
+const BOOKS: &str = "outflow_drill_books";
 /// How long a process may take until it is at work, on a machine that is busy.
 pub(super) const READY_WITHIN: Duration = Duration::from_secs(60);
 /// How long anything may stand still once nothing is broken any more.
@@ -41,57 +57,6 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) const STOP_WITHIN: Duration = Duration::from_secs(30);
 
 const SIGKILL: i32 = 9;
-
-/// Which relay is drilled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Relay {
-    /// `outflow relay`.
-    Connector,
-    /// `outflow relay --polling`.
-    Polling,
-}
-
-/// What a scene is made of; the defaults are those of the program.
-#[derive(Debug, Clone)]
-pub(super) struct Setup {
-    pub(super) relay: Relay,
-    /// Settings that differ from the defaults: `sink.entry_id=auto`.
-    pub(super) set: Vec<String>,
-    pub(super) postgres: PostgresBuilder,
-    pub(super) redis: RedisBuilder,
-    /// Statements behind those of the demo's projection.
-    pub(super) projection: &'static str,
-    /// The inbox has a PostgreSQL of its own, so that the source can be broken without it.
-    pub(super) books_apart: bool,
-}
-
-impl Setup {
-    /// A relay with defaults, a PostgreSQL, a Redis without persistence.
-    pub(super) fn new(relay: Relay) -> Self {
-        Self {
-            relay,
-            set: Vec::new(),
-            postgres: Postgres::builder(),
-            redis: Redis::builder(),
-            projection: "",
-            books_apart: false,
-        }
-    }
-
-    /// With this setting.
-    pub(super) fn set(mut self, setting: &str) -> Self {
-        self.set.push(setting.to_owned());
-        self
-    }
-
-    /// What the relay promises with these settings: at least once, or once.
-    fn rules(&self) -> Rules {
-        let has = |setting: &str| self.set.iter().any(|set| set == setting);
-        let auto = has("sink.entry_id=auto") || self.relay == Relay::Polling;
-        let apart = has("offset.store=postgres") || self.relay == Relay::Polling;
-        Rules { lsn_ids: !auto, may_repeat: auto && apart }
-    }
-}
 
 /// All of it. What is dropped first ends first.
 pub(super) struct Scene {
@@ -108,10 +73,10 @@ pub(super) struct Scene {
     pub(super) sink: Proxy,
     /// Between consumer and Redis.
     pub(super) inbox: Proxy,
-    pub(super) redis: Arc<Redis>,
-    pub(super) postgres: Arc<Postgres>,
-    /// Where the inbox is, if not beside the outbox.
-    pub(super) books: Option<Postgres>,
+    redis: Broker,
+    postgres: Source,
+    /// Where the inbox is: beside the outbox, if not apart.
+    books: Source,
     pub(super) kind: Relay,
     /// What the oracle is to expect of the relay.
     pub(super) rules: Rules,
@@ -127,11 +92,13 @@ pub(super) enum Side {
 }
 
 impl Scene {
-    /// Starts the servers, creates both databases and their schemas. No process runs yet.
+    /// Starts the servers that are not given, creates both databases and their schemas. No process runs
+    /// yet.
     ///
     /// # Cancel safety
-    /// What was started ends with the future.
-    pub(super) async fn set(setup: Setup) -> anyhow::Result<Self> {
+    /// What was started ends with the future; what was made on given servers is removed by the next
+    /// scene, or at the end.
+    pub(super) async fn set(course: &Course, setup: Setup) -> anyhow::Result<Self> {
         let folder = Folder::create()?;
         let path = folder.path().to_owned();
         let program = Program {
@@ -140,43 +107,47 @@ impl Scene {
             set: setup.set.clone(),
         };
         let rules = setup.rules();
-        let (postgres, redis) = tokio::try_join!(setup.postgres.start(), setup.redis.start())?;
+        let given = &course.given;
+        let (postgres, redis) = tokio::try_join!(
+            Source::open(given.postgres.as_ref(), setup.postgres),
+            Broker::open(given.redis.as_ref(), setup.redis),
+        )?;
         let books = match setup.books_apart {
-            true => Some(Postgres::builder().start().await?),
-            false => None,
+            true => Source::open(None, Postgres::builder()).await?,
+            false => postgres.clone(),
         };
-        let postgres_address = format!("127.0.0.1:{}", postgres.port());
-        let redis_address = format!("127.0.0.1:{}", redis.port());
-        let source = Proxy::to(postgres_address).start().await?;
-        let sink = Proxy::to(&redis_address).start().await?;
-        let inbox = Proxy::to(&redis_address).start().await?;
-        postgres.create_database(PRODUCER).await?;
-        let consumer_url = books.as_ref().unwrap_or(&postgres).create_database(CONSUMER).await?;
+        let source = Proxy::to(postgres.address()).start().await?;
+        let sink = Proxy::to(redis.address()).start().await?;
+        let inbox = Proxy::to(redis.address()).start().await?;
+        postgres.create_database(SHOP).await?;
+        books.create_database(BOOKS).await?;
+        let through = |proxy: &Proxy, url: &str| with_address(url, &proxy.address().to_string());
+        let ways = Ways {
+            source: through(&source, &postgres.url(SHOP)?),
+            sink: through(&sink, &redis.url()),
+            inbox: through(&inbox, &redis.url()),
+            books: books.url(BOOKS)?,
+        };
         let projection = path.join("projection.sql");
         let write = |path: &Path, text: &str| {
             fs::write(path, text).context("the drill's folder cannot be written")
         };
-        let further = setup.projection;
-        write(&projection, &format!("{PROJECTION}\n{further}\n"))?;
-        write(&program.config, &config(&source, &sink, &inbox, &consumer_url, &projection))?;
+        write(&projection, &format!("{PROJECTION}\n{}\n", setup.projection))?;
+        write(&program.config, &setup::config(&ways, &projection))?;
         let folder = Arc::new(Mutex::new(folder));
-        let child = |name, args: &[&str]| Child::new(name, args, program.clone(), folder.clone());
-        let relay = match setup.relay {
-            Relay::Connector => child("relay", &["relay"]),
-            Relay::Polling => child("relay", &["relay", "--polling"]),
-        };
+        let kind = setup.relay;
         let scene = Self {
-            relay,
-            consumer: child("consume", &["consume"]),
+            relay: process(&program, &folder, "relay", kind.args()),
+            consumer: process(&program, &folder, "consume", &["consume"]),
             program,
             folder,
             source,
             sink,
             inbox,
-            redis: Arc::new(redis),
-            postgres: Arc::new(postgres),
+            redis,
+            postgres,
             books,
-            kind: setup.relay,
+            kind,
             rules,
             record: Record::default(),
         };
@@ -197,24 +168,35 @@ impl Scene {
     /// Settings of all processes that are not started yet, beside those of the setup.
     pub(super) fn reached_by(&mut self, set: &[String]) {
         self.program.set.extend_from_slice(set);
-        let relay: &[&str] = match self.kind {
-            Relay::Connector => &["relay"],
-            Relay::Polling => &["relay", "--polling"],
-        };
-        self.relay = self.process("relay", relay);
+        self.relay = self.process("relay", self.kind.args());
         self.consumer = self.process("consume", &["consume"]);
     }
 
+    /// The PostgreSQL with the outbox, to be broken: a throwaway one.
+    pub(super) fn postgres(&self) -> anyhow::Result<&Arc<Postgres>> {
+        self.postgres.own()
+    }
+
+    /// The Redis, to be broken: a throwaway one.
+    pub(super) fn redis(&self) -> anyhow::Result<&Arc<Redis>> {
+        self.redis.own()
+    }
+
     /// The relay's way leads to another PostgreSQL from now on. Returns the one before.
-    pub(super) fn source_moves_to(&mut self, postgres: Postgres) -> Arc<Postgres> {
+    pub(super) fn source_moves_to(&mut self, postgres: Postgres) -> Source {
         self.source.point_at(format!("127.0.0.1:{}", postgres.port()));
         self.source.cut();
-        std::mem::replace(&mut self.postgres, Arc::new(postgres))
+        std::mem::replace(&mut self.postgres, Source::Own(Arc::new(postgres)))
+    }
+
+    /// Streams are looked for in another Redis from now on. Returns the one before.
+    pub(super) fn broker_moves_to(&mut self, redis: Redis) -> Broker {
+        std::mem::replace(&mut self.redis, Broker::Own(Arc::new(redis)))
     }
 
     /// Another process of the scene, not started yet; logs to `<name>.log`.
     pub(super) fn process(&self, name: &str, args: &[&str]) -> Child {
-        Child::new(name, args, self.program.clone(), Arc::clone(&self.folder))
+        process(&self.program, &self.folder, name, args)
     }
 
     /// Runs a command of this program to its end and returns what it wrote.
@@ -238,17 +220,26 @@ impl Scene {
 
     /// A connection to the database with the outbox.
     pub(super) async fn producer_database(&self) -> anyhow::Result<Client> {
-        Ok(self.postgres.connect_to(PRODUCER).await?)
+        self.postgres.connect(SHOP).await
     }
 
     /// A connection to the database with the inbox.
     pub(super) async fn consumer_database(&self) -> anyhow::Result<Client> {
-        Ok(self.books.as_ref().unwrap_or(&self.postgres).connect_to(CONSUMER).await?)
+        self.books.connect(BOOKS).await
+    }
+
+    /// Makes the table `drill_divisor` with a zero, for projections that divide by it. Returns a connection
+    /// to the database with the inbox, to mend it.
+    pub(super) async fn divisor_is_zero(&self) -> anyhow::Result<Client> {
+        let books = self.consumer_database().await?;
+        let sql = "CREATE TABLE drill_divisor AS SELECT 0 AS divisor";
+        books.batch_execute(sql).await?;
+        Ok(books)
     }
 
     /// A connection to Redis.
     pub(super) async fn broker(&self) -> anyhow::Result<MultiplexedConnection> {
-        Ok(self.redis.connect().await?)
+        self.redis.connect().await
     }
 
     /// One side's process.
@@ -311,46 +302,27 @@ impl Scene {
     }
 }
 
+/// A process that tells at an address of its own how it is.
+fn process(program: &Program, folder: &Arc<Mutex<Folder>>, name: &str, args: &[&str]) -> Child {
+    let args = [args, &["--listen", "127.0.0.1:0"]].concat();
+    Child::new(name, &args, program.clone(), Arc::clone(folder))
+}
+
 /// Whether a line of a relay's log says that it moves events.
 pub(super) fn is_at_work(line: &str) -> bool {
     let said = line.split_whitespace().next_back();
     said.is_some_and(|word| word == "streaming" || word == "polling")
 }
 
-fn config(
-    source: &Proxy,
-    sink: &Proxy,
-    inbox: &Proxy,
-    consumer_url: &str,
-    projection: &Path,
-) -> String {
-    let (source, sink, inbox) = (source.address(), sink.address(), inbox.address());
-    let projection = projection.display();
-    format!(
-        r#"# made by `outflow drill`
-connector = "{CONNECTOR}"
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drill::given::NAME;
 
-[source]
-url = "postgres://postgres@{source}/{PRODUCER}"
-
-[sink]
-url = "redis://{sink}"
-
-[polling]
-relay = "relay-1"
-
-[consumer]
-id = "{CONSUMER}"
-# stays the same over restarts, so that a worker that was killed finds what it had not acknowledged
-worker = "worker-1"
-url = "{consumer_url}"
-redis_url = "redis://{inbox}"
-streams = ["journal"]
-projection = "{projection}"
-from = "beginning"
-
-[log]
-format = "human"
-"#
-    )
+    #[test]
+    fn whatever_a_drill_makes_can_be_told_by_its_name() {
+        for name in [CONNECTOR, STREAMS, STREAM, SHOP, BOOKS] {
+            assert!(name.starts_with(NAME), "{name}");
+        }
+    }
 }

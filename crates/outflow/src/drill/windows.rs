@@ -9,9 +9,10 @@ mod same_id_other_payload;
 
 use redis::streams::StreamRangeReply;
 
+use super::course::Course;
 use super::list::Drill;
-use super::scene::Scene;
-use crate::rig::STREAM;
+use super::scene::{Relay, STREAM, Scene, Setup};
+use super::state::State;
 
 /// In the order in which an event meets them.
 pub(super) const DRILLS: &[Drill] = &[
@@ -22,12 +23,34 @@ pub(super) const DRILLS: &[Drill] = &[
     same_id_other_payload::DRILL,
 ];
 
+/// A scene in which one event was applied, and what stands in the servers then.
+async fn one_applied(course: &mut Course) -> anyhow::Result<(Scene, State)> {
+    let mut scene = Scene::set(course, Setup::new(Relay::Connector)).await?;
+    scene.begin().await?;
+    scene.post("j-1", 100).await?;
+    scene.settled().await?;
+    let once = State {
+        committed: 1,
+        known: 1,
+        entries: 1,
+        ids: 1,
+        inbox: 1,
+        effects: 1,
+        turnover: 100,
+        ..State::default()
+    };
+    course.check("before", &once, &scene.state().await?);
+    Ok((scene, once))
+}
+
 /// Adds the last entry of the stream once more, as another entry, with fields changed as `change`
 /// does.
 async fn add_again(
-    scene: &Scene,
+    scene: &mut Scene,
     change: impl Fn(&str, String) -> String,
 ) -> anyhow::Result<String> {
+    // the second entry is what these drills are about
+    scene.rules.may_repeat = true;
     let mut broker = scene.broker().await?;
     let last: StreamRangeReply = redis::cmd("XREVRANGE")
         .arg((STREAM, "+", "-", "COUNT", 1))

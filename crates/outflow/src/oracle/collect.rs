@@ -71,8 +71,10 @@ pub(crate) struct Sources<'a> {
     pub(crate) producer: &'a Client,
     /// The database with inbox and projection.
     pub(crate) consumer: &'a Client,
-    /// The broker; every stream in it belongs to the check.
+    /// The broker.
     pub(crate) redis: MultiplexedConnection,
+    /// Glob pattern of the keys that belong to the check: every stream among them.
+    pub(crate) keys: &'a str,
     /// Whose inbox.
     pub(crate) consumer_id: &'a str,
     /// What the relay promises.
@@ -85,12 +87,12 @@ pub(crate) struct Sources<'a> {
 /// # Errors
 /// A server that cannot be read. Faults are no errors: they stand in the verdict.
 pub(crate) async fn examine(sources: Sources<'_>, record: Record) -> anyhow::Result<Verdict> {
-    let Sources { producer, consumer, mut redis, consumer_id, rules } = sources;
+    let Sources { producer, consumer, mut redis, keys, consumer_id, rules } = sources;
     let mut checker = Checker::new(record, rules)?;
     read_producer(producer, &mut checker)
         .await
         .context("the producer's database cannot be read")?;
-    read_streams(&mut redis, &mut checker).await.context("the streams cannot be read")?;
+    read_streams(&mut redis, keys, &mut checker).await.context("the streams cannot be read")?;
     read_inbox(consumer, consumer_id, &mut checker).await.context("the inbox cannot be read")?;
     let expected =
         read_projection(producer, EXPECTED).await.context("the ledger cannot be read")?;
@@ -150,9 +152,10 @@ fn message_event(journal_id: &str, row: &Row) -> anyhow::Result<Committed> {
 
 async fn read_streams(
     redis: &mut MultiplexedConnection,
+    pattern: &str,
     checker: &mut Checker,
 ) -> anyhow::Result<()> {
-    for stream in stream_keys(redis).await? {
+    for stream in stream_keys(redis, pattern).await? {
         if BOOKKEEPING.iter().any(|prefix| stream.starts_with(prefix)) {
             continue;
         }
@@ -180,12 +183,15 @@ async fn read_streams(
     Ok(())
 }
 
-async fn stream_keys(redis: &mut MultiplexedConnection) -> anyhow::Result<Vec<String>> {
+async fn stream_keys(
+    redis: &mut MultiplexedConnection,
+    pattern: &str,
+) -> anyhow::Result<Vec<String>> {
     let mut keys = HashSet::new();
     let mut cursor = 0_u64;
     loop {
         let (next, page): (u64, Vec<String>) = redis::cmd("SCAN")
-            .arg((cursor, "COUNT", 1000, "TYPE", "stream"))
+            .arg((cursor, "MATCH", pattern, "COUNT", 1000, "TYPE", "stream"))
             .query_async(redis)
             .await?;
         keys.extend(page);

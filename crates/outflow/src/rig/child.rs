@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
+use serde::Deserialize;
 use tokio::process::{Child as Process, Command};
 use tokio::time::Instant;
 
@@ -23,7 +24,10 @@ const TROUBLE: [&str; 4] = ["WARN", "ERROR", "error:", "panicked"];
 const SHOWN: usize = 6;
 /// How often a log is read while something is waited for.
 const POLL: Duration = Duration::from_millis(10);
-const STATUS_WITHIN: Duration = Duration::from_secs(5);
+/// `outflow status` waits for each server by itself, and some of it for one after the other.
+const STATUS_WITHIN: Duration = Duration::from_secs(15);
+/// Stands in a log before the address of health, status and metrics.
+const SERVES: &str = "metrics on http://";
 
 /// What every run of this program needs.
 #[derive(Debug, Clone)]
@@ -84,6 +88,15 @@ pub(crate) struct Child {
     log: PathBuf,
     folder: Arc<Mutex<Folder>>,
     process: Option<Process>,
+    /// Where in its log the present process began.
+    began: u64,
+}
+
+/// What a drill reads of `outflow status --json`.
+#[derive(Deserialize)]
+struct Found {
+    problems: Vec<String>,
+    notes: Vec<String>,
 }
 
 impl Child {
@@ -97,7 +110,7 @@ impl Child {
         let path = folder.lock().unwrap_or_else(PoisonError::into_inner).path().to_owned();
         let log = path.join(format!("{name}.log"));
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-        Self { name: name.to_owned(), args, program, log, folder, process: None }
+        Self { name: name.to_owned(), args, program, log, folder, process: None, began: 0 }
     }
 
     /// What it is called: `relay`, `consume`.
@@ -122,6 +135,7 @@ impl Child {
 
     /// Starts it with further arguments.
     pub(crate) fn start_with(&mut self, further: &[&str]) -> anyhow::Result<()> {
+        let began = self.log_end();
         let open = || OpenOptions::new().create(true).append(true).open(&self.log);
         let log: File =
             open().with_context(|| format!("{} cannot be written", self.log.display()))?;
@@ -137,7 +151,7 @@ impl Child {
         if let Some(pid) = process.id() {
             self.folder.lock().unwrap_or_else(PoisonError::into_inner).entrust(pid)?;
         }
-        self.process = Some(process);
+        (self.process, self.began) = (Some(process), began);
         Ok(())
     }
 
@@ -269,6 +283,30 @@ impl Child {
             }
             tokio::time::sleep(POLL).await;
         }
+    }
+
+    /// What `outflow status` finds: problems and notes. With this process's own account, if it gives one.
+    ///
+    /// # Errors
+    /// When the command cannot be run or gives no report.
+    pub(crate) async fn status(&self) -> anyhow::Result<Vec<String>> {
+        let mut args = vec!["status", "--json"];
+        let listens = self.listens();
+        if let Some(address) = &listens {
+            args.extend(["--process", address]);
+        }
+        let (_, said) = self.program.output(&args, STATUS_WITHIN).await?;
+        let found: Found = serde_json::from_str(&said)
+            .with_context(|| format!("outflow status --json says `{}`", said.trim()))?;
+        Ok([found.problems, found.notes].concat())
+    }
+
+    /// Where the present process serves its status; `None`: nowhere, or it has ended.
+    fn listens(&self) -> Option<String> {
+        self.process.as_ref()?;
+        let log = self.logged_since(self.began);
+        let address = log.lines().find_map(|line| Some(line.split_once(SERVES)?.1))?;
+        address.split_whitespace().next().map(str::to_owned)
     }
 
     /// The last lines of its log that tell of trouble; without any, the last lines.

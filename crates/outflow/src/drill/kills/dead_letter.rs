@@ -12,6 +12,7 @@ pub(super) const DRILL: Drill = Drill {
     why: "An event that fails is written to the consumer's database before its entry is acknowledged, in the \
 transaction that applies the others, so at any moment it is in one place at least. Attempts are counted before \
 they begin: one that takes its worker with it counts as well, and cannot go on for ever.",
+    breaks: &[],
     run: |course| Box::pin(run(course)),
 };
 
@@ -34,13 +35,8 @@ async fn run(course: &mut Course) -> anyhow::Result<()> {
         .set("consumer.attempt_first=100ms")
         .set("consumer.attempt_longest=200ms");
     setup.projection = FAILS;
-    let mut scene = Scene::set(setup).await?;
-    let books = scene.consumer_database().await?;
-    books
-        .batch_execute(
-            "CREATE TABLE drill_divisor (divisor int NOT NULL); INSERT INTO drill_divisor VALUES (0)",
-        )
-        .await?;
+    let mut scene = Scene::set(course, setup).await?;
+    let books = scene.divisor_is_zero().await?;
     scene.begin().await?;
     let load = scene.load("d", RATE, course.seed);
     load.commits(20).await?;

@@ -30,6 +30,7 @@ pub(super) const CONNECTOR: Drill = Drill {
     injects: "SIGKILL of the connector in each gap between publish, offset and confirmation",
     expects: "each position once, each event once, in order; caught up in seconds",
     why: WHY_CONNECTOR,
+    breaks: &[],
     run: |course| {
         Box::pin(run(
             course,
@@ -52,6 +53,7 @@ pub(super) const CONNECTOR_APART: Drill = Drill {
     injects: "the same with the offset in PostgreSQL, so that entries and offset are two writes",
     expects: "each position once all the same: the stream itself is the fence",
     why: WHY_CONNECTOR,
+    breaks: &[],
     run: |course| {
         Box::pin(run(
             course,
@@ -77,6 +79,7 @@ pub(super) const CONNECTOR_AUTO: Drill = Drill {
     why: "With ids of Redis nothing refuses a repetition. It does not come to one, because the offset is the \
 last command of the MULTI/EXEC transaction that adds the entries: after any crash, either both are there or \
 neither. Kept elsewhere, the offset may lag: see publish-unmarked.",
+    breaks: &[],
     run: |course| {
         Box::pin(run(
             course,
@@ -96,6 +99,7 @@ pub(super) const POLLING: Drill = Drill {
     expects: "at least one entry an event, one effect, in order; caught up when the lease has lapsed",
     why: "A claim is a lease and never the mark: a relay that dies holding one delays its rows until the lease \
 lapses and loses none. What was published and not marked is published again, with the same event ids.",
+    breaks: &[],
     run: |course| {
         Box::pin(run(
             course,
@@ -120,6 +124,7 @@ pub(super) const CONSUMER: Drill = Drill {
     expects: "each effect once; what was read and not acknowledged comes again",
     why: "Up to the commit nothing of a batch is durable but that its entries are pending, and a worker reads \
 its own pending entries first when it starts. Behind the commit they come again as duplicates.",
+    breaks: &[],
     run: |course| {
         Box::pin(run(
             course,
@@ -143,7 +148,7 @@ its own pending entries first when it starts. Behind the commit they come again 
 
 async fn run(course: &mut Course, gaps: Gaps) -> anyhow::Result<()> {
     let setup = gaps.set.iter().fold(Setup::new(gaps.relay), |setup, set| setup.set(set));
-    let mut scene = Scene::set(setup).await?;
+    let mut scene = Scene::set(course, setup).await?;
     scene.begin().await?;
     let load = scene.load("g", RATE, course.seed);
     load.commits(50).await?;

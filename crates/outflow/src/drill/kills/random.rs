@@ -21,6 +21,7 @@ pub(super) const CONNECTOR: Drill = Drill {
     injects: "SIGKILL of connector or consumer at random moments, --times of them",
     expects: "each position once, each effect once, in order",
     why: WHY,
+    breaks: &[],
     run: |course| Box::pin(run(course, Relay::Connector)),
 };
 
@@ -29,16 +30,16 @@ pub(super) const POLLING: Drill = Drill {
     injects: "SIGKILL of polling relay or consumer at random moments, --times of them",
     expects: "at least one entry an event, each effect once, in order",
     why: WHY,
+    breaks: &[],
     run: |course| Box::pin(run(course, Relay::Polling)),
 };
 
 async fn run(course: &mut Course, relay: Relay) -> anyhow::Result<()> {
-    let setup = Setup::new(relay);
-    let mut scene = Scene::set(match relay {
-        Relay::Connector => setup,
-        Relay::Polling => setup.set("polling.lease=1s"),
-    })
-    .await?;
+    let setup = match relay {
+        Relay::Connector => Setup::new(relay),
+        Relay::Polling => Setup::new(relay).set("polling.lease=1s"),
+    };
+    let mut scene = Scene::set(course, setup).await?;
     scene.begin().await?;
     let load = scene.load("r", RATE, course.seed);
     load.commits(50).await?;

@@ -14,6 +14,7 @@ pub(super) const DRILL: Drill = Drill {
 that says so, and the next start begins anew with nothing published. Once the snapshot's visible transactions \
 are stored, a crash goes on at the page that is not published; rows of it have positions below the slot's \
 consistent point, so a repetition is refused like any other.",
+    breaks: &[],
     run: |course| Box::pin(run(course)),
 };
 
@@ -39,7 +40,7 @@ async fn one(course: &mut Course, (point, hit, rows): (&str, u32, bool)) -> anyh
     if !rows {
         setup = setup.set("source.snapshot=never");
     }
-    let mut scene = Scene::set(setup).await?;
+    let mut scene = Scene::set(course, setup).await?;
     if rows {
         // a message that is older than the slot would be nowhere: rows and nothing else
         let load = scene.load_rows("s", 2000, course.seed);

@@ -15,6 +15,7 @@ pub(super) const DRILL: Drill = Drill {
     why: "PostgreSQL lets one connection read a slot. The second connector asks again and again, and streams from \
 the stored offset as soon as the server has noticed that the first one's connection is gone: at once for a \
 process that died, after wal_sender_timeout for a machine that did.",
+    breaks: &[],
     run: |course| Box::pin(run(course)),
 };
 
@@ -24,7 +25,7 @@ const ROUNDS: u32 = 3;
 const TAKES_OVER_WITHIN: Duration = Duration::from_secs(10);
 
 async fn run(course: &mut Course) -> anyhow::Result<()> {
-    let mut scene = Scene::set(Setup::new(Relay::Connector)).await?;
+    let mut scene = Scene::set(course, Setup::new(Relay::Connector)).await?;
     scene.begin().await?;
     let load = scene.load("s", RATE, course.seed);
     load.commits(50).await?;

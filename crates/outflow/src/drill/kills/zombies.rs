@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use tokio::time::Instant;
 
 use crate::drill::course::Course;
-use crate::drill::list::Drill;
+use crate::drill::list::{Drill, Server};
 use crate::drill::scene::{Relay, STOP_WITHIN, Scene, Setup, Side, is_at_work};
 
 const RATE: u32 = 200;
@@ -30,6 +30,7 @@ pub(super) const CONNECTOR: Drill = Drill {
     why: "A paused process cannot know that it was replaced, and no lock tells it in time. The stream does: the \
 successor's entries have raised its last id, so the zombie's batch asks for ids that are not above it and is \
 refused as a whole; what it then finds at these ids are its own events.",
+    breaks: &[Server::Postgres],
     run: |course| {
         let mut setup = Setup::new(Relay::Connector);
         // the server lets go of the zombie's slot after this
@@ -51,6 +52,7 @@ pub(super) const POLLING: Drill = Drill {
     expects: "it notices that its lease has lapsed and publishes nothing of them",
     why: "A claim ends by itself, and the relay knows its own clock: when it wakes up it looks at the time \
 before it publishes. Entries may be doubled where it was paused behind that look; event ids are not.",
+    breaks: &[],
     run: |course| {
         let zombie = Zombie {
             setup: Setup::new(Relay::Polling).set("polling.lease=2s"),
@@ -70,6 +72,7 @@ pub(super) const WORKER: Drill = Drill {
     why: "Streams are leased, so that one worker reads each. The lease is not what makes it safe: the worker \
 writes its position in the same transaction, under the token of its lease, and the inbox key refuses what \
 is there. A zombie's batch fails on both.",
+    breaks: &[],
     run: |course| {
         let zombie = Zombie {
             setup: Setup::new(Relay::Connector).set("consumer.lease=2s"),
@@ -83,7 +86,7 @@ is there. A zombie's batch fails on both.",
 };
 
 async fn run(course: &mut Course, zombie: Zombie) -> anyhow::Result<()> {
-    let mut scene = Scene::set(zombie.setup).await?;
+    let mut scene = Scene::set(course, zombie.setup).await?;
     scene.begin().await?;
     let load = scene.load("z", RATE, course.seed);
     load.commits(50).await?;

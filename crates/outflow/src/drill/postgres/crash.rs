@@ -6,7 +6,7 @@ use outflow_sandbox::Shutdown;
 
 use super::under_load;
 use crate::drill::course::Course;
-use crate::drill::list::Drill;
+use crate::drill::list::{Drill, Server};
 use crate::drill::scene::{Relay, Setup, says_why};
 
 const WHY: &str = "A slot is on the disk like a table: after a crash it may have forgotten the last positions that \
@@ -18,6 +18,7 @@ pub(super) const KILL: Drill = Drill {
     injects: "SIGKILL of all of PostgreSQL under load, three times",
     expects: "what was acknowledged is there; nothing lost or doubled; caught up in seconds",
     why: WHY,
+    breaks: &[Server::Postgres],
     run: |course| Box::pin(run(course, How::Kill)),
 };
 
@@ -26,6 +27,7 @@ pub(super) const IMMEDIATE: Drill = Drill {
     injects: "immediate shutdown of PostgreSQL under load, three times",
     expects: "nothing lost or doubled; caught up in seconds",
     why: WHY,
+    breaks: &[Server::Postgres],
     run: |course| Box::pin(run(course, How::Immediate)),
 };
 
@@ -37,6 +39,7 @@ pub(super) const FAST: Drill = Drill {
 confirmed it. A client that confirms only what its sink has taken would hold it up for as long as the sink \
 stalls, and somebody would pull the plug. The connector answers that it has received what the server sends at \
 its end, and lets go; the stored offset, not that answer, decides where it resumes.",
+    breaks: &[Server::Postgres],
     run: |course| Box::pin(fast(course)),
 };
 
@@ -57,13 +60,13 @@ async fn run(course: &mut Course, how: How) -> anyhow::Result<()> {
     for _ in 0..ROUNDS {
         load.commits(100).await?;
         match how {
-            How::Kill => scene.postgres.kill().await?,
+            How::Kill => scene.postgres()?.kill().await?,
             How::Immediate => {
-                scene.postgres.stop(Shutdown::Immediate, ENDS_WITHIN).await?;
+                scene.postgres()?.stop(Shutdown::Immediate, ENDS_WITHIN).await?;
             }
         }
         course.injected(format!("PostgreSQL ended: {how:?}"));
-        scene.postgres.start_again().await?;
+        scene.postgres()?.start_again().await?;
         course.recovered(scene.caught_up().await?);
     }
     load.commits(50).await?;
@@ -76,7 +79,7 @@ async fn fast(course: &mut Course) -> anyhow::Result<()> {
     let from = scene.relay.log_end();
     scene.sink.pause();
     load.commits(300).await?;
-    let down = scene.postgres.stop(Shutdown::Fast, DOWN_WITHIN).await;
+    let down = scene.postgres()?.stop(Shutdown::Fast, DOWN_WITHIN).await;
     course.injected("fast shutdown, with a connector that cannot publish");
     let found = match &down {
         Ok(took) => format!("after {:.1} s", took.as_secs_f64()),
@@ -84,10 +87,10 @@ async fn fast(course: &mut Course) -> anyhow::Result<()> {
     };
     course.holds("the server is down", "within 5 s", found, down.is_ok());
     if down.is_err() {
-        scene.postgres.stop(Shutdown::Immediate, ENDS_WITHIN).await?;
+        scene.postgres()?.stop(Shutdown::Immediate, ENDS_WITHIN).await?;
     }
-    says_why(course, &mut scene.relay, from, &["standing still"]).await;
-    scene.postgres.start_again().await?;
+    says_why(course, &mut scene.relay, from, &["sink", "source"]).await;
+    scene.postgres()?.start_again().await?;
     scene.sink.resume();
     course.recovered(scene.caught_up().await?);
     load.commits(50).await?;

@@ -7,7 +7,7 @@ use outflow_sandbox::Postgres;
 
 use super::RATE;
 use crate::drill::course::Course;
-use crate::drill::list::Drill;
+use crate::drill::list::{Drill, Server};
 use crate::drill::scene::{CONNECTOR, PATIENCE, Relay, Scene, Setup, is_at_work};
 
 pub(super) const DRILL: Drill = Drill {
@@ -17,6 +17,7 @@ pub(super) const DRILL: Drill = Drill {
     why: "A failover slot is copied to standbys by their slot-sync worker, and synchronized_standby_slots keeps the \
 primary from sending what the standby does not have yet. So what was published is on the standby too, history does not \
 fork below it, and the slot is where it was: the connector only finds another timeline.",
+    breaks: &[Server::Postgres],
     run: |course| Box::pin(run(course)),
 };
 
@@ -27,9 +28,9 @@ async fn run(course: &mut Course) -> anyhow::Result<()> {
     // a rewind point is a copy made here, and no standby gets it
     let mut setup = Setup::new(Relay::Connector).set("source.rewind_interval=0s");
     setup.books_apart = true;
-    let mut scene = Scene::set(setup).await?;
-    if scene.postgres.version() < 17 {
-        course.skip(format!("needs PostgreSQL 17, this is {}", scene.postgres.version()));
+    let mut scene = Scene::set(course, setup).await?;
+    if scene.postgres()?.version() < 17 {
+        course.skip(format!("needs PostgreSQL 17, this is {}", scene.postgres()?.version()));
         return Ok(());
     }
     let client = scene.producer_database().await?;
@@ -38,8 +39,8 @@ async fn run(course: &mut Course) -> anyhow::Result<()> {
     client.execute(sql, &[&CONNECTOR]).await?;
     let sql = "SELECT pg_create_physical_replication_slot($1, true)";
     client.execute(sql, &[&STANDBY]).await?;
-    let standby = standby_of(&scene.postgres).await?;
-    scene.postgres.alter_system("synchronized_standby_slots", STANDBY).await?;
+    let standby = standby_of(scene.postgres()?).await?;
+    scene.postgres()?.alter_system("synchronized_standby_slots", STANDBY).await?;
     scene.begin().await?;
     let load = scene.load_rows("f", RATE, course.seed);
     load.commits(200).await?;
@@ -48,7 +49,7 @@ async fn run(course: &mut Course) -> anyhow::Result<()> {
     // what the primary acknowledged to producers and had not sent yet may be forgotten
     load.end(&mut scene).await?;
     scene.settled().await?;
-    scene.postgres.kill().await?;
+    scene.postgres()?.kill().await?;
     standby.promote().await?;
     let from = scene.relay.log_end();
     let old = scene.source_moves_to(standby);

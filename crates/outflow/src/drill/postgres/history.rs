@@ -9,8 +9,8 @@ use tokio::process::Command;
 
 use super::{at_rest, begins_again_from_rows, refuses, under_load};
 use crate::drill::course::Course;
-use crate::drill::list::Drill;
-use crate::drill::scene::{Relay, STOP_WITHIN, Scene, Setup, Side, says_why};
+use crate::drill::list::{Drill, Server};
+use crate::drill::scene::{Relay, STOP_WITHIN, Scene, Setup, Side, says};
 use crate::oracle::verdict::Fault;
 
 const WHY: &str = "After it the source has forgotten events that were published, and new commits will come to stand \
@@ -23,6 +23,7 @@ pub(super) const FORK: Drill = Drill {
     injects: "a standby that has the slot, but not the last published events, is promoted",
     expects: "goes on by itself in a new epoch and says so; nothing of the new history lost or doubled",
     why: WHY,
+    breaks: &[Server::Postgres],
     run: |course| Box::pin(fork(course)),
 };
 
@@ -31,6 +32,7 @@ pub(super) const EPOCH: Drill = Drill {
     injects: "the same, and SIGKILL of the connector when it has stored the new epoch and published nothing",
     expects: "the next start goes on in that epoch, not in another one",
     why: WHY,
+    breaks: &[Server::Postgres],
     run: |course| Box::pin(epoch(course)),
 };
 
@@ -39,6 +41,7 @@ pub(super) const PROMOTED: Drill = Drill {
     injects: "the primary dies, and a standby without its last events and without the slot is promoted",
     expects: "refuses until a person has decided; then a new epoch, nothing of the new history lost",
     why: WHY,
+    breaks: &[Server::Postgres],
     run: |course| Box::pin(promoted(course)),
 };
 
@@ -47,6 +50,7 @@ pub(super) const RESTORED: Drill = Drill {
     injects: "the source is restored from an older copy",
     expects: "refuses: its offset lies beyond the log; then a new epoch, nothing of the new history lost",
     why: WHY,
+    breaks: &[Server::Postgres],
     run: |course| Box::pin(restored(course)),
 };
 
@@ -63,15 +67,15 @@ fn setup() -> Setup {
 async fn with_a_copy(course: &Course) -> anyhow::Result<(Scene, PathBuf)> {
     let (mut scene, load) = under_load(course, setup()).await?;
     at_rest(&mut scene, load).await?;
-    scene.postgres.stop(Shutdown::Fast, ENDS_WITHIN).await?;
-    let data = scene.postgres.data_dir();
+    scene.postgres()?.stop(Shutdown::Fast, ENDS_WITHIN).await?;
+    let data = scene.postgres()?.data_dir();
     let copy = data.with_file_name("copy");
     copy_as_it_is(&data, &copy).await?;
-    scene.postgres.start_again().await?;
+    scene.postgres()?.start_again().await?;
     scene.begin_relay().await?;
     publish_what_is_forgotten(&mut scene).await?;
     scene.relay.stop(STOP_WITHIN).await?;
-    scene.postgres.stop(Shutdown::Fast, ENDS_WITHIN).await?;
+    scene.postgres()?.stop(Shutdown::Fast, ENDS_WITHIN).await?;
     std::fs::rename(&data, data.with_file_name("newer")).context("the data cannot be moved")?;
     std::fs::rename(&copy, &data).context("the copy cannot be moved")?;
     Ok((scene, data))
@@ -82,8 +86,8 @@ async fn with_a_promoted_copy(course: &Course) -> anyhow::Result<Scene> {
     let (scene, data) = with_a_copy(course).await?;
     // any file of the right owner will do
     copy_as_it_is(&data.join("PG_VERSION"), &data.join("standby.signal")).await?;
-    scene.postgres.start_again().await?;
-    scene.postgres.promote().await?;
+    scene.postgres()?.start_again().await?;
+    scene.postgres()?.promote().await?;
     Ok(scene)
 }
 
@@ -123,7 +127,7 @@ async fn fork(course: &mut Course) -> anyhow::Result<()> {
     course.injected(format!("a standby promoted that lacks the last {FORGOTTEN} published events"));
     let from = scene.relay.log_end();
     scene.relay.start()?;
-    says_why(course, &mut scene.relay, from, &["promoted from an older state"]).await;
+    says(course, &mut scene.relay, from, &["promoted from an older state"]).await;
     goes_on(course, &mut scene).await?;
     check_epoch(course, &scene).await
 }
@@ -142,11 +146,11 @@ async fn promoted(course: &mut Course) -> anyhow::Result<()> {
     let (mut scene, load) = under_load(course, setup()).await?;
     load.end(&mut scene).await?;
     scene.settled().await?;
-    let standby = Postgres::builder().standby_of(&scene.postgres).start().await?;
+    let standby = Postgres::builder().standby_of(scene.postgres()?).start().await?;
     standby.stop(Shutdown::Fast, ENDS_WITHIN).await?;
     publish_what_is_forgotten(&mut scene).await?;
     scene.relay.kill().await?;
-    scene.postgres.kill().await?;
+    scene.postgres()?.kill().await?;
     standby.start_again().await?;
     standby.promote().await?;
     let old = scene.source_moves_to(standby);
@@ -161,7 +165,7 @@ async fn promoted(course: &mut Course) -> anyhow::Result<()> {
 
 async fn restored(course: &mut Course) -> anyhow::Result<()> {
     let (mut scene, _) = with_a_copy(course).await?;
-    scene.postgres.start_again().await?;
+    scene.postgres()?.start_again().await?;
     course.injected(format!("the source restored to before its last {FORGOTTEN} events"));
     refuses(course, &mut scene, &["--from-rows"]).await?;
     begins_again_from_rows(course, &mut scene).await?;

@@ -12,6 +12,7 @@ pub(super) const DROPPED: Drill = Drill {
     why: "Log that was written while the publication did not exist cannot be read with it: PostgreSQL looks up the \
 publication as it was at that point of the log. Without a look at it the stream would end with an error again and \
 again, or go on without the table. The connector looks, says which, and confirms nothing, so nothing is given up.",
+    breaks: &[],
     run: |course| Box::pin(dropped(course)),
 };
 
@@ -22,6 +23,7 @@ pub(super) const SWAPPED: Drill = Drill {
     why: "A publication follows a table, not a name: after the swap producers write to a table that no publication \
 carries, and the old one is silent. To the log that looks like a quiet day. So the connector compares the table \
 behind the name with the one that it reads.",
+    breaks: &[],
     run: |course| Box::pin(swapped(course)),
 };
 
@@ -34,10 +36,12 @@ async fn dropped(course: &mut Course) -> anyhow::Result<()> {
     says_why(course, &mut scene.relay, from, &["publication"]).await;
     load.commits(100).await?;
     let sql = "CREATE PUBLICATION outflow FOR TABLE outflow.outbox WITH (publish = 'insert')";
+    let from = scene.relay.log_end();
     client.batch_execute(sql).await?;
     load.commits(100).await?;
+    // rows were written while there was none, and no retry gets past that
+    says_why(course, &mut scene.relay, from, &["did not exist"]).await;
     load.end(&mut scene).await?;
-    // rows were written while there was none
     scene.relay.stop(STOP_WITHIN).await?;
     begins_again_from_rows(course, &mut scene).await?;
     scene.end(course).await

@@ -8,8 +8,8 @@ use tokio_postgres::Client;
 
 use super::{begins_again_from_rows, refuses, under_load};
 use crate::drill::course::Course;
-use crate::drill::list::Drill;
-use crate::drill::scene::{CONNECTOR, PATIENCE, Relay, STOP_WITHIN, Scene, Setup, says_why};
+use crate::drill::list::{Drill, Server};
+use crate::drill::scene::{CONNECTOR, PATIENCE, Relay, STOP_WITHIN, Scene, Setup, says, says_why};
 
 pub(super) const LOST: Drill = Drill {
     name: "pg-slot-lost",
@@ -18,6 +18,7 @@ pub(super) const LOST: Drill = Drill {
     why: "A slot keeps log until it is read, or until the server values its disk more. Then the log is gone, and \
 a connector that went on would skip what was in it without a word. So it compares offset, slot and server before \
 it asks for the first byte, refuses, and names the gap: the outbox rows are still there to fill it.",
+    breaks: &[Server::Postgres],
     run: |course| Box::pin(lost(course)),
 };
 
@@ -28,6 +29,7 @@ pub(super) const RECREATED: Drill = Drill {
     why: "A new slot under the old name begins where it was created, not where the old one stood. Its confirmed \
 position lies above the stored offset, which can only mean that something in between will not be streamed. A copy \
 of the slot from before still has that log.",
+    breaks: &[],
     run: |course| Box::pin(recreated(course)),
 };
 
@@ -37,6 +39,7 @@ pub(super) const DROPPED: Drill = Drill {
     expects: "says why, refuses with the gap and the way out; the way out loses nothing",
     why: "What only the slot kept is gone with it, and nothing but the rows of the outbox can bring it back. That \
 is a decision for a person: the command is in the message.",
+    breaks: &[],
     run: |course| Box::pin(dropped(course)),
 };
 
@@ -84,7 +87,7 @@ async fn recreated(course: &mut Course) -> anyhow::Result<()> {
     load.commits(100).await?;
     let from = scene.relay.log_end();
     scene.relay.start()?;
-    says_why(course, &mut scene.relay, from, &["rewind point was there"]).await;
+    says(course, &mut scene.relay, from, &["rewind point was there"]).await;
     course.recovered(scene.caught_up().await?);
     load.end(&mut scene).await?;
     scene.end(course).await

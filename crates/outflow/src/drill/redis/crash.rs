@@ -4,7 +4,7 @@ use outflow_sandbox::{Fsync, Redis};
 
 use super::under_load;
 use crate::drill::course::Course;
-use crate::drill::list::Drill;
+use crate::drill::list::{Drill, Server};
 use crate::drill::scene::{Relay, Setup};
 
 const WHY: &str = "Redis writes its append-only file before it answers, so what was acknowledged survives the \
@@ -16,6 +16,7 @@ pub(super) const ALWAYS: Drill = Drill {
     injects: "SIGKILL of Redis under load, three times; appendfsync always",
     expects: "nothing lost, each position once; caught up in seconds",
     why: WHY,
+    breaks: &[Server::Redis],
     run: |course| Box::pin(run(course, Fsync::Always)),
 };
 
@@ -24,6 +25,7 @@ pub(super) const EVERYSEC: Drill = Drill {
     injects: "SIGKILL of Redis under load, three times; appendfsync everysec",
     expects: "nothing lost, each position once; caught up in seconds",
     why: WHY,
+    breaks: &[Server::Redis],
     run: |course| Box::pin(run(course, Fsync::EverySec)),
 };
 
@@ -35,10 +37,10 @@ async fn run(course: &mut Course, fsync: Fsync) -> anyhow::Result<()> {
     let (mut scene, load) = under_load(course, setup).await?;
     for _ in 0..ROUNDS {
         load.commits(100).await?;
-        scene.redis.kill().await?;
+        scene.redis()?.kill().await?;
         course.injected("Redis killed");
         load.commits(50).await?;
-        scene.redis.start_again().await?;
+        scene.redis()?.start_again().await?;
         course.recovered(scene.caught_up().await?);
     }
     load.commits(50).await?;

@@ -4,8 +4,8 @@ use tokio::time::Instant;
 
 use super::RATE;
 use crate::drill::course::Course;
-use crate::drill::list::Drill;
-use crate::drill::scene::{Relay, STOP_WITHIN, Scene, Setup, says_why};
+use crate::drill::list::{Drill, Server};
+use crate::drill::scene::{Relay, STOP_WITHIN, Scene, Setup, says};
 use crate::oracle::verdict::Fault;
 
 const WHY: &str = "No program can bring back what a broker has acknowledged and forgotten, if nothing else has \
@@ -18,6 +18,7 @@ pub(super) const CRASH: Drill = Drill {
     injects: "SIGKILL of a Redis without persistence under load, then `outflow offsets reset --from-rows`",
     expects: "the loss is said; after the reset no event is lost, each effect once; order across the loss is not kept",
     why: WHY,
+    breaks: &[Server::Redis],
     run: |course| Box::pin(run(course, Loss::Crash)),
 };
 
@@ -26,6 +27,7 @@ pub(super) const FLUSHALL: Drill = Drill {
     injects: "FLUSHALL under load, then `outflow offsets reset --from-rows`",
     expects: "the loss is said; after the reset no event is lost, each effect once; order across the loss is not kept",
     why: WHY,
+    breaks: &[],
     run: |course| Box::pin(run(course, Loss::Flushall)),
 };
 
@@ -36,7 +38,7 @@ enum Loss {
 }
 
 async fn run(course: &mut Course, loss: Loss) -> anyhow::Result<()> {
-    let mut scene = Scene::set(Setup::new(Relay::Connector)).await?;
+    let mut scene = Scene::set(course, Setup::new(Relay::Connector)).await?;
     // rows that were published after the loss are published once more
     scene.rules.may_repeat = true;
     // what was published since the loss stands before what is published again
@@ -48,9 +50,9 @@ async fn run(course: &mut Course, loss: Loss) -> anyhow::Result<()> {
     let from = scene.consumer.log_end();
     match loss {
         Loss::Crash => {
-            scene.redis.kill().await?;
+            scene.redis()?.kill().await?;
             course.injected("Redis killed, and with it all that it had");
-            scene.redis.start_again().await?;
+            scene.redis()?.start_again().await?;
         }
         Loss::Flushall => {
             let mut broker = scene.broker().await?;
@@ -58,7 +60,7 @@ async fn run(course: &mut Course, loss: Loss) -> anyhow::Result<()> {
             course.injected("FLUSHALL");
         }
     }
-    says_why(course, &mut scene.consumer, from, &["the group was gone", "lost"]).await;
+    says(course, &mut scene.consumer, from, &["the group was gone", "lost"]).await;
     load.commits(100).await?;
     load.end(&mut scene).await?;
 

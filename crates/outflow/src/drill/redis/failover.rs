@@ -1,6 +1,5 @@
 //! A failover to a replica that lacks entries which the primary had acknowledged.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -8,9 +7,10 @@ use outflow_sandbox::Redis;
 
 use super::under_load;
 use crate::drill::course::Course;
-use crate::drill::list::Drill;
-use crate::drill::scene::{Load, PATIENCE, Relay, STOP_WITHIN, Scene, Setup, Side, says_why};
-use crate::rig::STREAM;
+use crate::drill::list::{Drill, Server};
+use crate::drill::scene::{
+    Broker, Load, PATIENCE, Relay, STOP_WITHIN, STREAM, Scene, Setup, Side, says,
+};
 
 pub(super) const DRILL: Drill = Drill {
     name: "redis-failover",
@@ -20,6 +20,7 @@ pub(super) const DRILL: Drill = Drill {
 back with the entries, as it stands in the same Redis, but a slot cannot: PostgreSQL does not stream again what \
 was confirmed. So the connector keeps copies of its slot that lag behind (rewind points). It puts the slot back to \
 one, streams from there, and what is still in the stream refuses its own repetition: exactly the gap is filled in.",
+    breaks: &[Server::Redis],
     run: |course| Box::pin(run(course)),
 };
 
@@ -29,6 +30,7 @@ pub(super) const KILLED: Drill = Drill {
     expects: "the start after that finds the rewind point, and the stream ends complete, each position once",
     why: "Putting a slot back is two steps, as a slot cannot be moved back: drop it, and copy the rewind point to \
 its name. A crash in between leaves no slot, and a stored offset that needs one: the point is looked for again.",
+    breaks: &[Server::Redis],
     run: |course| Box::pin(killed(course)),
 };
 
@@ -42,7 +44,7 @@ async fn killed(course: &mut Course) -> anyhow::Result<()> {
     course.injected("failover with loss, relay killed with its slot dropped and not yet copied");
     let from = scene.relay.log_end();
     scene.relay.start()?;
-    says_why(course, &mut scene.relay, from, &["rewind point was there"]).await;
+    says(course, &mut scene.relay, from, &["rewind point was there"]).await;
     course.recovered(scene.caught_up().await?);
     load.end(&mut scene).await?;
     scene.end(course).await?;
@@ -56,7 +58,7 @@ async fn run(course: &mut Course) -> anyhow::Result<()> {
     let from = scene.relay.log_end();
     let old = fails_over(&mut scene, replica).await?;
     course.injected(format!("the primary killed, a replica promoted that lacks {lost} entries"));
-    says_why(course, &mut scene.relay, from, &["rewind point was there"]).await;
+    says(course, &mut scene.relay, from, &["rewind point was there"]).await;
     load.commits(100).await?;
     course.recovered(scene.caught_up().await?);
     load.end(&mut scene).await?;
@@ -68,7 +70,7 @@ async fn run(course: &mut Course) -> anyhow::Result<()> {
 /// A replica that lacks entries which the primary has acknowledged, and how many these are at least.
 async fn lagging(scene: &mut Scene, load: &Load) -> anyhow::Result<(Redis, u64)> {
     let replica = Redis::builder().start().await?;
-    replica.replica_of(&scene.redis).await?;
+    replica.replica_of(scene.redis()?).await?;
     has_rewind_point(scene).await?;
     load.commits(200).await?;
     // from here on the replica gets nothing, and the primary goes on to acknowledge
@@ -82,13 +84,13 @@ async fn lagging(scene: &mut Scene, load: &Load) -> anyhow::Result<(Redis, u64)>
 }
 
 /// The primary dies, and every way leads to the replica. Returns what is left of the primary.
-async fn fails_over(scene: &mut Scene, replica: Redis) -> anyhow::Result<Arc<Redis>> {
-    scene.redis.kill().await?;
+async fn fails_over(scene: &mut Scene, replica: Redis) -> anyhow::Result<Broker> {
+    scene.redis()?.kill().await?;
     for way in [&scene.sink, &scene.inbox] {
         way.point_at(format!("127.0.0.1:{}", replica.port()));
         way.cut();
     }
-    Ok(std::mem::replace(&mut scene.redis, Arc::new(replica)))
+    Ok(scene.broker_moves_to(replica))
 }
 
 /// Waits until there is a point to go back to.

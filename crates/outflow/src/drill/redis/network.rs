@@ -19,6 +19,7 @@ pub(super) const SWALLOWED: Drill = Drill {
     injects: "Redis does what it is asked to, but its answers are lost with the connection, five times",
     expects: "each position once: what was done unheard is found and not repeated",
     why: WHY,
+    breaks: &[],
     run: |course| Box::pin(swallowed(course)),
 };
 
@@ -27,6 +28,7 @@ pub(super) const CUT: Drill = Drill {
     injects: "connections of relay and consumer to both servers are cut in the middle of a request, twenty times",
     expects: "a batch is in the stream as a whole or not at all; each position once, in order",
     why: WHY,
+    breaks: &[],
     run: |course| Box::pin(cut(course)),
 };
 
@@ -36,6 +38,7 @@ pub(super) const SLOW: Drill = Drill {
     expects: "late, and nothing else; caught up when the line is good again",
     why: "Batches fill while the one before them is on its way, so a slow line makes batches larger rather than \
 the queue longer, and the throughput of a line is not its round trips.",
+    breaks: &[],
     run: |course| Box::pin(slow(course)),
 };
 

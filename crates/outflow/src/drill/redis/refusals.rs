@@ -6,7 +6,7 @@ use outflow_sandbox::Redis;
 
 use super::under_load;
 use crate::drill::course::Course;
-use crate::drill::list::Drill;
+use crate::drill::list::{Drill, Server};
 use crate::drill::scene::{Load, Relay, Scene, Setup, says_why};
 
 const WHY: &str = "Redis checks whether it may write when a command is queued, and refuses the whole MULTI/EXEC \
@@ -18,6 +18,7 @@ pub(super) const OOM: Drill = Drill {
     injects: "maxmemory below what is used, with noeviction, under load",
     expects: "waits and says OOM; goes on by itself, nothing lost or doubled",
     why: WHY,
+    breaks: &[Server::Redis],
     run: |course| Box::pin(oom(course)),
 };
 
@@ -26,6 +27,7 @@ pub(super) const READONLY: Drill = Drill {
     injects: "the way leads to a replica for a while, as after a failover that DNS does not know of",
     expects: "waits and says that it is a replica; goes on by itself, nothing lost or doubled",
     why: WHY,
+    breaks: &[Server::Redis],
     run: |course| Box::pin(readonly(course)),
 };
 
@@ -34,6 +36,7 @@ pub(super) const MISCONF: Drill = Drill {
     injects: "a snapshot that cannot be written, so that Redis stops taking writes",
     expects: "waits and says MISCONF; goes on by itself, nothing lost or doubled",
     why: WHY,
+    breaks: &[Server::Redis],
     run: |course| Box::pin(misconf(course)),
 };
 
@@ -42,6 +45,7 @@ pub(super) const LOADING: Drill = Drill {
     injects: "an orderly restart of a Redis that takes seconds to load its data",
     expects: "waits and says LOADING; goes on by itself, nothing lost or doubled",
     why: WHY,
+    breaks: &[Server::Redis],
     run: |course| Box::pin(loading(course)),
 };
 
@@ -67,23 +71,23 @@ async fn end(course: &mut Course, mut scene: Scene, load: Load) -> anyhow::Resul
 async fn oom(course: &mut Course) -> anyhow::Result<()> {
     let (mut scene, load) = under_load(course, Setup::new(Relay::Connector)).await?;
     let from = scene.relay.log_end();
-    scene.redis.config_set("maxmemory", "1mb").await?;
+    scene.redis()?.config_set("maxmemory", "1mb").await?;
     course.injected("maxmemory 1mb");
     waits(course, &mut scene, &load, from, "OOM").await?;
-    scene.redis.config_set("maxmemory", "0").await?;
+    scene.redis()?.config_set("maxmemory", "0").await?;
     end(course, scene, load).await
 }
 
 async fn readonly(course: &mut Course) -> anyhow::Result<()> {
     let (mut scene, load) = under_load(course, Setup::new(Relay::Connector)).await?;
     let replica = Redis::builder().start().await?;
-    replica.replica_of(&scene.redis).await?;
+    replica.replica_of(scene.redis()?).await?;
     let from = scene.relay.log_end();
     scene.sink.point_at(format!("127.0.0.1:{}", replica.port()));
     scene.sink.cut();
     course.injected("the relay's way leads to a replica");
     waits(course, &mut scene, &load, from, "replica").await?;
-    scene.sink.point_at(format!("127.0.0.1:{}", scene.redis.port()));
+    scene.sink.point_at(format!("127.0.0.1:{}", scene.redis()?.port()));
     scene.sink.cut();
     end(course, scene, load).await
 }
@@ -92,13 +96,13 @@ async fn misconf(course: &mut Course) -> anyhow::Result<()> {
     let (mut scene, load) = under_load(course, Setup::new(Relay::Connector)).await?;
     let from = scene.relay.log_end();
     // a folder stands where the file should go
-    std::fs::create_dir(scene.redis.dir().join("dump.rdb"))?;
-    scene.redis.config_set("save", "3600 100000").await?;
+    std::fs::create_dir(scene.redis()?.dir().join("dump.rdb"))?;
+    scene.redis()?.config_set("save", "3600 100000").await?;
     let mut broker = scene.broker().await?;
     redis::cmd("BGSAVE").exec_async(&mut broker).await?;
     course.injected("BGSAVE into a place that cannot be written");
     waits(course, &mut scene, &load, from, "MISCONF").await?;
-    scene.redis.config_set("save", "").await?;
+    scene.redis()?.config_set("save", "").await?;
     end(course, scene, load).await
 }
 
@@ -118,9 +122,9 @@ async fn loading(course: &mut Course) -> anyhow::Result<()> {
     }
     fill.exec_async(&mut broker).await?;
     let from = scene.relay.log_end();
-    scene.redis.stop(Duration::from_secs(10)).await?;
+    scene.redis()?.stop(Duration::from_secs(10)).await?;
     course.injected("Redis restarted, with data that takes 5 s to load");
-    let server = std::sync::Arc::clone(&scene.redis);
+    let server = std::sync::Arc::clone(scene.redis()?);
     let starting = tokio::spawn(async move { server.start_again().await });
     waits(course, &mut scene, &load, from, "LOADING").await?;
     starting.await??;

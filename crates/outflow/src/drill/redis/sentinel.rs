@@ -1,6 +1,5 @@
 //! A failover that sentinels decide.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -9,9 +8,8 @@ use tokio::time::Instant;
 
 use super::RATE;
 use crate::drill::course::Course;
-use crate::drill::list::Drill;
-use crate::drill::scene::{PATIENCE, Relay, Scene, Setup};
-use crate::rig::STREAM;
+use crate::drill::list::{Drill, Server};
+use crate::drill::scene::{PATIENCE, Relay, STREAM, Scene, Setup};
 
 pub(super) const DRILL: Drill = Drill {
     name: "redis-sentinel",
@@ -19,14 +17,15 @@ pub(super) const DRILL: Drill = Drill {
     expects: "relay and consumer follow by themselves; what the replica lacked is filled in",
     why: "With sentinels nobody moves an address: clients ask who the primary is, and ask again when it is gone. \
 What the replica had not got is a loss like any other: see redis-failover.",
+    breaks: &[Server::Redis],
     run: |course| Box::pin(run(course)),
 };
 
 async fn run(course: &mut Course) -> anyhow::Result<()> {
-    let mut scene = Scene::set(Setup::new(Relay::Connector)).await?;
+    let mut scene = Scene::set(course, Setup::new(Relay::Connector)).await?;
     let replica = Redis::builder().start().await?;
-    replica.replica_of(&scene.redis).await?;
-    let sentinel = Redis::builder().sentinel_of("main", &scene.redis, 1).start().await?;
+    replica.replica_of(scene.redis()?).await?;
+    let sentinel = Redis::builder().sentinel_of("main", scene.redis()?, 1).start().await?;
     let url = format!("redis+sentinel://127.0.0.1:{}/main", sentinel.port());
     scene.reached_by(&[format!("sink.url={url}"), format!("consumer.redis_url={url}")]);
     scene.begin().await?;
@@ -34,10 +33,10 @@ async fn run(course: &mut Course) -> anyhow::Result<()> {
     load.commits(200).await?;
     is_fed(&replica).await?;
     load.commits(100).await?;
-    scene.redis.kill().await?;
+    scene.redis()?.kill().await?;
     let since = Instant::now();
     course.injected("the primary killed, behind a sentinel");
-    let old = std::mem::replace(&mut scene.redis, Arc::new(replica));
+    let old = scene.broker_moves_to(replica);
     load.commits(100).await?;
     scene.caught_up().await?;
     course.recovered(since.elapsed());

@@ -5,12 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
-use super::{PATIENCE, Relay, Scene};
+use super::{PATIENCE, Relay, SHOP, Scene};
 use crate::oracle::check::Record;
-use crate::rig::PRODUCER;
 use crate::rig::workload::{self, Counts, Goal, Plan};
 
 impl Scene {
@@ -37,17 +36,18 @@ impl Scene {
             messages,
             survives: true,
         };
-        let connect = workload::connect_to(self.postgres.unix_url_for(PRODUCER));
+        let connect = self.postgres.connections(SHOP);
         let task = tokio::spawn(workload::run(plan, connect, Arc::clone(&counts)));
+        let task = AbortOnDropHandle::new(task);
         Load { stop, counts, task }
     }
 }
 
-/// Producers at work.
+/// Producers at work; dropping it ends them.
 pub(in crate::drill) struct Load {
     stop: CancellationToken,
     counts: Arc<Counts>,
-    task: JoinHandle<anyhow::Result<Record>>,
+    task: AbortOnDropHandle<anyhow::Result<Record>>,
 }
 
 impl Load {

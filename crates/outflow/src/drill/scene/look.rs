@@ -1,5 +1,4 @@
-//! What became of it: counts, whether all has settled, the oracle's verdict, and what a process says
-//! about why it stands still.
+//! What became of it: counts, whether all has settled, the oracle's verdict.
 
 use std::time::Duration;
 
@@ -9,20 +8,19 @@ use tokio::time::Instant;
 use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
 
-use super::{PATIENCE, READY_WITHIN, Relay, Scene};
+use super::{PATIENCE, READY_WITHIN, Relay, STREAM, Scene};
 use crate::drill::course::Course;
+use crate::drill::given::NAME;
 use crate::drill::state::State;
 use crate::oracle::collect::{Sources, examine};
 use crate::oracle::verdict::Fault;
-use crate::rig::child::{Child, is_trouble, why};
-use crate::rig::{CONSUMER, STREAM};
+use crate::rig::CONSUMER;
+use crate::rig::child::why;
 
 const PARKED: &str = "SELECT count(*) FROM outflow.parked WHERE consumer_id = $1";
 const EVERY: Duration = Duration::from_millis(50);
 /// So many equal samples in a row count as settled: a late double would still arrive.
 const CALM: u32 = 10;
-/// How long a cause may be unsaid (G7).
-pub(in crate::drill) const SAID_WITHIN: Duration = Duration::from_secs(10);
 
 /// How far everything is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -217,6 +215,8 @@ impl Scene {
             producer: &producer,
             consumer: &consumer,
             redis: self.broker().await?,
+            // given servers may hold streams of others
+            keys: &format!("*{NAME}*"),
             consumer_id: CONSUMER,
             rules: self.rules,
         };
@@ -240,26 +240,5 @@ impl Scene {
         self.post(journal_id, 1).await?;
         tokio::time::timeout(READY_WITHIN + PATIENCE, self.caught_up()).await??;
         Ok(())
-    }
-}
-
-/// Looks whether `child` says within ten seconds why it stands still, in a line of trouble behind
-/// `from` with one of these words.
-pub(in crate::drill) async fn says_why(
-    course: &mut Course,
-    child: &mut Child,
-    from: u64,
-    words: &[&str],
-) {
-    let since = Instant::now();
-    let wanted = |line: &str| is_trouble(line) && words.iter().any(|word| line.contains(word));
-    let expected = format!("within 10 s, with \"{}\"", words.join("\" or \""));
-    let at = format!("{} says why", child.name());
-    match child.says(from, SAID_WITHIN, wanted).await {
-        Ok(line) => {
-            let found = format!("after {:.1} s: {}", since.elapsed().as_secs_f64(), line.trim());
-            course.holds(at, expected, found, true);
-        }
-        Err(error) => course.holds(at, expected, error.to_string(), false),
     }
 }

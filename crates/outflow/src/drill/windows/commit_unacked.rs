@@ -12,11 +12,12 @@ pub(super) const DRILL: Drill = Drill {
     why: "The commit is in PostgreSQL, the acknowledgement in Redis, so one of them comes first. XACK \
 after the commit means that a crash between them delivers the entry again, which the inbox key turns into \
 a duplicate: success, acknowledged, counted. XACK before the commit would lose the event instead.",
+    breaks: &[],
     run: |course| Box::pin(run(course)),
 };
 
 async fn run(course: &mut Course) -> anyhow::Result<()> {
-    let mut scene = Scene::set(Setup::new(Relay::Connector)).await?;
+    let mut scene = Scene::set(course, Setup::new(Relay::Connector)).await?;
     scene.begin_relay().await?;
     scene.post("j-1", 100).await?;
     scene.consumer.start_with(&["--fault", "inbox::after_commit=kill"])?;

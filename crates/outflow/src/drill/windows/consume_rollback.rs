@@ -14,6 +14,7 @@ inbox row with it: there is no moment in which an event counts as applied withou
 after the commit, so the entry stays pending, and comes again. A worker that lives on writes the failed event \
 down in its own database (parked) in a transaction of its own, acknowledges, and tries it again later, so that \
 others need not wait.",
+    breaks: &[],
     run: |course| Box::pin(run(course)),
 };
 
@@ -23,13 +24,8 @@ const DIVIDES: &str = "SELECT 1 / divisor FROM drill_divisor, events;";
 async fn run(course: &mut Course) -> anyhow::Result<()> {
     let mut setup = Setup::new(Relay::Connector);
     setup.projection = DIVIDES;
-    let mut scene = Scene::set(setup).await?;
-    let books = scene.consumer_database().await?;
-    books
-        .batch_execute(
-            "CREATE TABLE drill_divisor (divisor int NOT NULL); INSERT INTO drill_divisor VALUES (0)",
-        )
-        .await?;
+    let mut scene = Scene::set(course, setup).await?;
+    let books = scene.divisor_is_zero().await?;
     scene.begin_relay().await?;
     scene.post("j-1", 100).await?;
     scene.consumer.start_with(&["--fault", "inbox::rolled_back=kill"])?;

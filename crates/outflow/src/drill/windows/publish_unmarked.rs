@@ -16,6 +16,7 @@ spans both. Whoever dies between them leaves an entry that nobody remembers, and
 the row again: two entries with one event id, which the consumer's inbox tells apart. With ids that are \
 made of the position in the commit order the second XADD asks for an id that is not above the stream's \
 last one; Redis refuses it, the connector reads the entry that is there, finds its own event, and goes on.",
+    breaks: &[],
     run: |course| Box::pin(run(course)),
 };
 
@@ -70,7 +71,7 @@ async fn run(course: &mut Course) -> anyhow::Result<()> {
 
 async fn one(course: &mut Course, case: &Case) -> anyhow::Result<()> {
     let setup = case.set.iter().fold(Setup::new(case.relay), |setup, set| setup.set(set));
-    let mut scene = Scene::set(setup).await?;
+    let mut scene = Scene::set(course, setup).await?;
     // the slot, or the columns, are there; from here on there is one event and nothing else
     scene.begin_relay().await?;
     scene.relay.stop(STOP_WITHIN).await?;

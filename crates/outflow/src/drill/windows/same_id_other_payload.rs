@@ -1,9 +1,9 @@
 //! A known event id comes with another payload.
 
-use super::add_again;
+use super::{add_again, one_applied};
 use crate::drill::course::Course;
 use crate::drill::list::Drill;
-use crate::drill::scene::{Relay, Scene, Setup, says_why};
+use crate::drill::scene::says_why;
 use crate::drill::state::State;
 use crate::oracle::verdict::Fault;
 
@@ -15,28 +15,14 @@ pub(super) const DRILL: Drill = Drill {
 cannot know which. Taking it for a duplicate would swallow a fact, applying it would count one twice. \
 The inbox binds an id to its payload (compared as jsonb, so order and white space do not count), so the \
 difference shows; the refused event is kept until a person settles it with `outflow conflicts`.",
+    breaks: &[],
     run: |course| Box::pin(run(course)),
 };
 
 async fn run(course: &mut Course) -> anyhow::Result<()> {
-    let mut scene = Scene::set(Setup::new(Relay::Connector)).await?;
-    scene.rules.may_repeat = true;
-    scene.begin().await?;
-    scene.post("j-1", 100).await?;
-    scene.settled().await?;
-    let once = State {
-        committed: 1,
-        known: 1,
-        entries: 1,
-        ids: 1,
-        inbox: 1,
-        effects: 1,
-        turnover: 100,
-        ..State::default()
-    };
-    course.check("before", &once, &scene.state().await?);
+    let (mut scene, once) = one_applied(course).await?;
     let from = scene.consumer.log_end();
-    let id = add_again(&scene, |name, value| match name {
+    let id = add_again(&mut scene, |name, value| match name {
         "payload" => value.replace("100", "900"),
         _ => value,
     })
