@@ -7,7 +7,7 @@ use outflow_event::EntryId;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::apply::{Care, Outcome, Session, Terms};
+use crate::apply::{Care, Outcome, Terms};
 use crate::backoff::Backoff;
 use crate::bisect::First;
 use crate::config::OnFailure;
@@ -19,6 +19,7 @@ use crate::failure::Failure;
 use crate::handler::Handler;
 use crate::report;
 use crate::round::Rounds;
+use crate::session::Session;
 use crate::statements::Reached;
 use crate::status::Component;
 
@@ -134,11 +135,12 @@ impl<H: Handler> Applier<H> {
         self.apply(batch).await
     }
 
-    /// A batch of which a stream is in other hands. What it holds of others stays pending too: they
-    /// are taken anew, beginning with that, so that nothing overtakes it.
+    /// A batch of which a stream is in other hands, or was meanwhile. What it holds of others stays pending
+    /// too: they are all taken anew, beginning with that, so that nothing overtakes it; not even what was
+    /// read since under a newer token.
     fn let_go(&self, batch: &Batch) {
         for ids in batch.ids.iter() {
-            self.shared.leases.lose((ids.stream, ids.token));
+            self.shared.leases.lose_stream(ids.stream);
         }
         self.shared.in_flight.remove(&batch.ids);
         self.shared.leases.want();
@@ -340,6 +342,14 @@ impl<H: Handler> Applier<H> {
         let client = (self.connect)().await.map_err(database::connect_failed)?;
         database::name_session(&client, &self.shared.instance).await?;
         Session::open(client, &mut self.handler, self.shared.config.apply_timeout).await
+    }
+
+    /// Another connection, where the last one was given up in mid-transaction: that one is ended first.
+    pub(crate) async fn open_again(&mut self) -> Result<Session, Error> {
+        let client = (self.connect)().await.map_err(database::connect_failed)?;
+        database::end_transaction(&client, &self.shared.instance).await?;
+        drop(client);
+        self.open().await
     }
 
     /// Writes down how far every stream is acknowledged, if that changed since the last time. A

@@ -5,29 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outflow_event::EntryId;
-use tokio_postgres::{Client, IsolationLevel, Transaction};
+use tokio_postgres::{IsolationLevel, Transaction};
 
 use crate::aside;
 use crate::bisect::{self, First};
 use crate::config::{FailurePolicy, OnGap};
-use crate::database::{self, Verdict, statement_failed, verdict};
 use crate::delivery::{Batch, Delivery};
-use crate::error::Error;
-use crate::failure::Failure;
+use crate::failure::{Failure, encode_failed};
 use crate::handler::{Handler, HandlerError};
 use crate::lease::Held;
-use crate::parking::{Aggregate, Parking};
-use crate::projection::ProjectionError;
-use crate::sequence::{self, Gap, Sequence};
+use crate::parking::Aggregate;
+use crate::sequence::{self, Gap};
+use crate::session::Session;
 use crate::statements::{Fresh, InboxRows, Judged, Reached, Statements};
-
-/// A connection that is ready to apply.
-pub(crate) struct Session {
-    pub(crate) client: Client,
-    pub(crate) parking: Parking,
-    sequence: Sequence,
-    statements: Statements,
-}
 
 /// How a batch is applied.
 pub(crate) struct Terms<'a> {
@@ -86,22 +76,6 @@ pub(crate) struct FailedEvent {
 }
 
 impl Session {
-    /// Prepares what a fresh connection needs.
-    pub(crate) async fn open<H: Handler>(
-        client: Client,
-        handler: &mut H,
-        apply_timeout: Duration,
-    ) -> Result<Self, Error> {
-        database::prepare_session(&client, apply_timeout).await?;
-        let statements = Statements::prepare(&client).await.map_err(statement_failed)?;
-        let parking = Parking::prepare(&client).await.map_err(statement_failed)?;
-        let sequence = Sequence::prepare(&client).await.map_err(statement_failed)?;
-        match handler.connected(&client).await {
-            Ok(()) => Ok(Self { client, parking, sequence, statements }),
-            Err(error) => Err(not_prepared(error)),
-        }
-    }
-
     /// Applies `batch` in one transaction: inbox rows, conflicts, dead letters, the projection, what
     /// is held back, and the position. When it returns `Ok` everything is durable and may be
     /// acknowledged.
@@ -131,7 +105,7 @@ impl Session {
         if live > 0 {
             // nothing waits for an answer of its own: the numbers come with the inbox rows'
             let (entered, last) = tokio::join!(
-                enter(&tx, &self.statements, terms, batch, live, handler, &mut outcome),
+                enter(&tx, &self.statements, terms, batch, live, handler),
                 self.sequence.last(&tx, terms.consumer_id, &numbered),
             );
             let (entered, last) = (entered?, last?);
@@ -147,6 +121,8 @@ impl Session {
             let events = batch.deliveries.get_mut(..open).unwrap_or_default();
             (parts.applied, failed) = run(&tx, handler, events, terms.care).await?;
             fail::fail_point!("inbox::after_handler");
+            parts.live =
+                judge(&tx, &self.statements, terms.consumer_id, batch, parts, &mut outcome).await?;
         }
         outcome.applied = count(parts.applied);
         if !numbered.is_empty() {
@@ -180,55 +156,6 @@ impl Session {
             Err(Failure::Handler(error)) => Err(Failure::Commit(error)),
             committed => committed.map(|()| outcome),
         }
-    }
-
-    /// Finds the payloads that this server's `jsonb` refuses, one by one, outside of a transaction.
-    /// Returns how many were found.
-    pub(crate) async fn check_payloads(&self, batch: &mut Batch) -> Result<usize, Failure> {
-        let mut found = 0;
-        for delivery in &mut batch.deliveries {
-            let Some(text) = delivery.payload_json() else { continue };
-            let checked =
-                self.client.query_one("SELECT $1::text::jsonb IS NOT NULL", &[&text]).await;
-            match checked {
-                Ok(_) => {}
-                Err(error) if verdict(&error) == Verdict::Data => {
-                    tracing::debug!(
-                        event_id = delivery.entry.event.event_id,
-                        "the server's jsonb refuses the payload: it is compared by its bytes"
-                    );
-                    delivery.not_jsonb();
-                    found += 1;
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        batch.deliveries.sort_unstable_by_key(|delivery| delivery.ordinal);
-        batch.rows = InboxRows::of(&batch.deliveries).map_err(encode_failed)?;
-        Ok(found)
-    }
-
-    /// Makes a parked event a dead letter without another attempt.
-    pub(crate) async fn bury(
-        &mut self,
-        consumer_id: &str,
-        delivery: &Delivery,
-        reason: &str,
-        holds: bool,
-    ) -> Result<(), tokio_postgres::Error> {
-        let tx = self.client.transaction().await?;
-        self.parking.bury(&tx, consumer_id, delivery, Some(reason), holds).await?;
-        self.parking.advance(&tx, consumer_id, std::iter::once(delivery)).await?;
-        tx.commit().await
-    }
-
-    /// Stores how far the streams are applied, outside of a batch.
-    pub(crate) async fn store_resume(
-        &self,
-        consumer_id: &str,
-        reached: &[Reached<'_>],
-    ) -> Result<(), tokio_postgres::Error> {
-        self.statements.position(&self.client, consumer_id, reached, None).await.map(drop)
     }
 }
 
@@ -289,7 +216,6 @@ async fn enter<H: Handler>(
     batch: &mut Batch,
     live: usize,
     handler: &mut H,
-    outcome: &mut Outcome,
 ) -> Result<Entered, Failure> {
     let all = batch.deliveries.len();
     let deliveries = batch.deliveries.get_mut(..live).unwrap_or_default();
@@ -323,33 +249,46 @@ async fn enter<H: Handler>(
         }
     };
     deliveries.sort_unstable_by_key(|d| (!first.contains(&d.ordinal), d.ordinal));
-    let known = deliveries.get(first.len()..).unwrap_or_default();
-    judge(tx, statements, terms.consumer_id, known, outcome).await?;
     Ok(Entered { fresh: first.len(), transaction_id })
 }
 
-/// Tells duplicates from conflicts among `known`.
+/// Tells duplicates from conflicts among the known ones of the first `live` deliveries. Returns where these end
+/// then: one that repeats an event of this batch which was refused repeats nothing that has had its effect, and is
+/// held back behind it.
 async fn judge(
     tx: &Transaction<'_>,
     statements: &Statements,
     consumer_id: &str,
-    known: &[Delivery],
+    batch: &mut Batch,
+    Parts { applied, fresh, live }: Parts,
     outcome: &mut Outcome,
-) -> Result<(), Failure> {
-    let known: Vec<_> = known.iter().collect();
+) -> Result<usize, Failure> {
+    if fresh == live {
+        return Ok(live);
+    }
+    let id = |delivery: &Delivery| delivery.entry.event.event_id.clone();
+    let refused: HashSet<String> =
+        batch.deliveries.get(applied..fresh).unwrap_or_default().iter().map(id).collect();
+    let is_refused = |delivery: &Delivery| refused.contains(&delivery.entry.event.event_id);
+    let known = batch.deliveries.get_mut(fresh..live).unwrap_or_default();
+    if !refused.is_empty() {
+        known.sort_by_key(|delivery| (is_refused(delivery), delivery.ordinal));
+    }
+    let known: Vec<&Delivery> = known.iter().filter(|delivery| !is_refused(delivery)).collect();
     let judged = statements.judge(tx, consumer_id, &known).await?;
     if judged.len() != known.len() {
         // the INSERT met a row that is gone now: a clean-up ran in between
         let reason = "inbox rows disappeared during the transaction".to_owned();
         return Err(Failure::Transient { reason, reconnect: false });
     }
+    let number = known.len();
     outcome.conflicts = judged.into_iter().filter(|judgement| !judgement.same).collect();
-    outcome.duplicates = count(known.len() - outcome.conflicts.len());
-    Ok(())
+    outcome.duplicates = count(number - outcome.conflicts.len());
+    Ok(fresh + number)
 }
 
 /// Why a position was not written.
-async fn refused(tx: &Transaction<'_>, transaction_id: Option<&str>) -> Failure {
+pub(crate) async fn refused(tx: &Transaction<'_>, transaction_id: Option<&str>) -> Failure {
     const CURRENT: &str = "SELECT pg_current_xact_id_if_assigned()::text";
     if let Some(ours) = transaction_id {
         match tx.query_one(CURRENT, &[]).await.and_then(|row| row.try_get::<_, Option<String>>(0)) {
@@ -384,19 +323,6 @@ fn reached<'a>(batch: &Batch, terms: &Terms<'a>) -> Vec<Reached<'a>> {
             .collect();
     }
     batch.ids.iter().filter_map(of_stream).collect()
-}
-
-fn not_prepared(error: ProjectionError) -> Error {
-    match error.database().map(verdict) {
-        Some(Verdict::Reconnect | Verdict::Again) => {
-            Error::Database { source: error.into(), advice: None }
-        }
-        Some(Verdict::Data | Verdict::Fatal(_) | Verdict::Statement) | None => error.into(),
-    }
-}
-
-fn encode_failed(source: crate::encoded::EncodeError) -> Failure {
-    Failure::Fatal(Error::Database { source, advice: Some("this is a bug") })
 }
 
 pub(crate) fn count(len: usize) -> u64 {

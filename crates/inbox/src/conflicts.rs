@@ -83,6 +83,17 @@ pub struct Side {
 }
 
 impl Side {
+    /// Reads it from columns whose names begin with `prefix`.
+    fn read(row: &Row, prefix: &str) -> Result<Self, tokio_postgres::Error> {
+        let column = |name| format!("{prefix}{name}");
+        Ok(Self {
+            stream: row.try_get(&*column("stream"))?,
+            entry_id: row.try_get(&*column("entry_id"))?,
+            payload: row.try_get(&*column("payload"))?,
+            payload_raw: row.try_get(&*column("payload_raw"))?,
+        })
+    }
+
     /// The payload as text, for people: bytes that are not UTF-8 become U+FFFD.
     #[must_use]
     pub fn text(&self) -> Option<String> {
@@ -167,19 +178,9 @@ impl Conflict {
             event_type: row.try_get("event_type")?,
             headers: row.try_get("headers")?,
             position: row.try_get("position")?,
-            applied: Side {
-                stream: row.try_get("applied_stream")?,
-                entry_id: row.try_get("applied_entry_id")?,
-                payload: row.try_get("applied_payload")?,
-                payload_raw: row.try_get("applied_payload_raw")?,
-            },
+            applied: Side::read(row, "applied_")?,
             applied_at: row.try_get("applied_at")?,
-            refused: Side {
-                stream: row.try_get("stream")?,
-                entry_id: row.try_get("entry_id")?,
-                payload: row.try_get("payload")?,
-                payload_raw: row.try_get("payload_raw")?,
-            },
+            refused: Side::read(row, "")?,
             detected_at: row.try_get("detected_at")?,
             requested: requested.map(|at| (at, requested_by.unwrap_or_default())),
             failure: row.try_get("failure")?,
@@ -242,8 +243,11 @@ pub async fn keep(
     decide(client, KEEP, consumer_id, conflict_ids, by, reason).await
 }
 
-/// Asks the consumer's workers to replace what was applied by what was refused; a running worker looks
-/// every second.
+/// Asks the consumer's workers to replace what was applied by what was refused; the one that reads the
+/// refused event's stream looks every second.
+///
+/// Of several replacements of one event each takes the place of the one before. Events of the aggregate that
+/// are held back come behind it.
 ///
 /// Returns the conflicts of `conflict_ids` that were open: their `resolution` or `failure` tells the end
 /// of it. A replacement that fails changes nothing, and has to be asked for again.

@@ -212,6 +212,17 @@ pub(crate) async fn name_session(client: &Client, instance: &str) -> Result<(), 
     set.map(drop).map_err(statement_failed)
 }
 
+/// Ends what a session of process `instance` has begun. Returns whether there was anything.
+pub(crate) async fn end_transaction(client: &Client, instance: &str) -> Result<bool, Error> {
+    const SUPERSEDE: &str = include_str!("sql/supersede.sql");
+    let rows = client.query(SUPERSEDE, &[&instance]).await.map_err(statement_failed)?;
+    let mut ended = false;
+    for row in rows {
+        ended |= row.try_get::<_, bool>("ended").map_err(statement_failed)?;
+    }
+    Ok(ended)
+}
+
 impl Error {
     /// Splits what can be waited out from what cannot.
     pub(crate) fn transient(self) -> Result<Self, Self> {

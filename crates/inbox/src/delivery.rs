@@ -148,6 +148,19 @@ pub(crate) fn unstorable(entry: &Entry) -> Option<String> {
     })
 }
 
+/// Characters of a reason that are kept: it may quote what a stranger wrote into a stream.
+const REASON: usize = 2_000;
+
+/// A reason as it is stored and logged: a text of PostgreSQL holds no NUL, and no reader wants a megabyte.
+pub(crate) fn for_people(reason: &str) -> String {
+    let mut text: String =
+        reason.chars().take(REASON).map(|c| if c == '\0' { ' ' } else { c }).collect();
+    if reason.len() > text.len() {
+        text.push_str("...");
+    }
+    text
+}
+
 /// An entry that is no event of ours.
 #[derive(Debug, Clone)]
 pub(crate) struct MalformedEntry {

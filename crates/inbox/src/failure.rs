@@ -66,6 +66,11 @@ impl From<HandlerError> for Failure {
     }
 }
 
+/// A value that has no binary form.
+pub(crate) fn encode_failed(source: crate::encoded::EncodeError) -> Failure {
+    Failure::Fatal(Error::Database { source, advice: Some("this is a bug") })
+}
+
 /// What the database says of a transaction in which something failed before.
 pub(crate) fn hidden() -> HandlerError {
     HandlerError::other("a statement of the handler failed, and the handler reported success")

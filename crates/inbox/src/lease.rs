@@ -6,8 +6,9 @@
 //! under the newest token: a worker that was paused past its lease and wakes up is refused there,
 //! whatever it believes, and at no extra cost.
 //!
-//! Whoever takes a stream first takes over everything that is pending in it, in order. A read never
-//! outlasts the lease, so that what a paused worker was handed is pending by then.
+//! Whoever takes a stream first takes over everything that is pending in it, in order. A read is begun
+//! only if it ends before the lease does, so that what a paused worker was handed is pending by then; and
+//! where the pause comes in between the two, the next holder sees it (`reader/fence.rs`).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -109,6 +110,13 @@ impl Leases {
         self.lock().iter_mut().for_each(|lease| lease.taken_over = false);
     }
 
+    /// Another worker was given entries of the stream: they come first.
+    pub(crate) fn take_over_stream_again(&self, stream: usize) {
+        if let Some(lease) = self.lock().get_mut(stream) {
+            lease.taken_over = false;
+        }
+    }
+
     /// The token under which the stream is held now.
     pub(crate) fn token(&self, stream: usize) -> Option<i64> {
         self.lock().get(stream).and_then(|lease| lease.token)
@@ -138,6 +146,14 @@ impl Leases {
             *lease = Lease { reading: lease.reading, in_round: lease.in_round, ..Lease::default() };
         }
         self.changed.notify_waiters();
+    }
+
+    /// Whatever the token: something of the stream was read under another one, and left pending. It is
+    /// to be taken anew.
+    pub(crate) fn lose_stream(&self, stream: usize) {
+        if let Some(token) = self.token(stream) {
+            self.lose((stream, token));
+        }
     }
 
     /// Stops reading so many streams, to leave them to others.

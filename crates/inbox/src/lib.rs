@@ -15,6 +15,7 @@
 //! | `acker` | XACK after the commit; lag |
 //! | `lease`, `keeper` | which streams this worker reads, and its name |
 //! | `apply` | one batch, one transaction |
+//! | `session` | the connection that this is done on |
 //! | `failure` | why a batch was rolled back, and whose fault that was |
 //! | `bisect` | which events of a batch the handler cannot apply |
 //! | `aside` | what becomes of them: another attempt, a dead letter; what waits behind them |
@@ -73,6 +74,7 @@ mod reply;
 mod report;
 mod round;
 mod sequence;
+mod session;
 mod start;
 mod statements;
 mod time;

@@ -6,6 +6,7 @@
 //! worker of the consumer can go on with.
 
 mod entry;
+mod overview;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +16,9 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Statement, Transaction};
 
 use crate::config::FailurePolicy;
-use crate::delivery::{Delivery, ParkedRow};
+use crate::delivery::{Delivery, ParkedRow, for_people};
 use entry::{fields, parked};
+pub use overview::Held;
 
 /// Queues that are taken on in one transaction.
 const QUEUES: i64 = 100;
@@ -88,18 +90,6 @@ pub(crate) struct Counted {
 pub(crate) struct Seen {
     pub(crate) held: bool,
     pub(crate) due_in: Option<Duration>,
-}
-
-/// What is held back, for people.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct Held {
-    /// Events that wait in `outflow.parked`.
-    pub parked: u64,
-    /// Dead letters that nobody has resolved.
-    pub dead_letters: u64,
-    /// The event that has been waiting for the longest time, and why.
-    pub oldest: Option<String>,
 }
 
 /// A page of events that are due, with what is known of each.
@@ -211,8 +201,7 @@ impl Parking {
         failed: &[Failed<'_>],
     ) -> Result<Vec<Option<Counted>>, Error> {
         let (streams, entries) = keys(failed.iter().map(|failed| failed.delivery));
-        // a text of PostgreSQL holds no NUL
-        let errors: Vec<String> = failed.iter().map(|f| f.error.replace('\0', " ")).collect();
+        let errors: Vec<String> = failed.iter().map(|f| for_people(&f.error)).collect();
         let states: Vec<Option<&str>> = failed.iter().map(|f| f.sqlstate.as_deref()).collect();
         let marked: Vec<bool> = failed.iter().map(|failed| failed.marked).collect();
         let (first, longest) =
@@ -346,30 +335,6 @@ impl Parking {
     /// Makes due what nothing stands in front of any more, whoever forgot it.
     pub(crate) async fn sweep(&self, client: &Client, consumer_id: &str) -> Result<(), Error> {
         client.execute(&self.sweep, &[&consumer_id]).await.map(drop)
-    }
-
-    pub(crate) async fn overview(&self, client: &Client, consumer_id: &str) -> Result<Held, Error> {
-        let row = client.query_one(&self.overview, &[&consumer_id]).await?;
-        let count = |name| -> Result<u64, Error> {
-            Ok(u64::try_from(row.try_get::<_, i64>(name)?).unwrap_or(0))
-        };
-        let text = |name| row.try_get::<_, Option<String>>(name);
-        let oldest = match (text("event_id")?, text("cause")?) {
-            (Some(event), Some(cause)) => {
-                let about = format!(
-                    "event {event} of {} {}",
-                    text("aggregate_type")?.unwrap_or_default(),
-                    text("aggregate_id")?.unwrap_or_default(),
-                );
-                let started = row.try_get::<_, Option<i32>>("started")?.unwrap_or(0);
-                Some(match text("error")? {
-                    Some(error) => format!("{about} ({cause}, {started} attempts): {error}"),
-                    None => format!("{about} ({cause})"),
-                })
-            }
-            _ => None,
-        };
-        Ok(Held { parked: count("parked")?, dead_letters: count("dead_letters")?, oldest })
     }
 
     /// The events that are due in `streams`, with those behind them, in order within each aggregate.

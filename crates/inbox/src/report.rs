@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::apply::{FailedEvent, Outcome, count};
 use crate::consumer::Shared;
-use crate::delivery::{Batch, Delivery};
+use crate::delivery::{Batch, Delivery, for_people};
 use crate::sequence::Gap;
 use crate::status::Component;
 use crate::time::micros_since_epoch;
@@ -100,31 +100,21 @@ fn log_gap(shared: &Shared, delivery: &Delivery, gap: &Gap) {
 
 fn log_failed(shared: &Shared, delivery: &Delivery, failed: &FailedEvent) {
     let event = &delivery.entry.event;
-    let (consumer, attempts) = (shared.config.consumer_id.as_str(), failed.attempts);
-    if failed.is_dead {
-        tracing::warn!(
-            consumer,
-            event_id = event.event_id,
-            aggregate_type = event.aggregate_type,
-            aggregate_id = event.aggregate_id,
-            attempts,
-            "event {} is a dead letter now, see `outflow dead-letters show {}`: {}",
-            event.event_id,
-            event.event_id,
-            failed.error
-        );
+    let event_id = &event.event_id;
+    let what = if failed.is_dead {
+        format!("is a dead letter now, see `outflow dead-letters show {event_id}`")
     } else {
-        tracing::warn!(
-            consumer,
-            event_id = event.event_id,
-            aggregate_type = event.aggregate_type,
-            aggregate_id = event.aggregate_id,
-            attempts,
-            "event {} cannot be applied and will be tried again; later ones of its aggregate wait: {}",
-            event.event_id,
-            failed.error
-        );
-    }
+        "cannot be applied and will be tried again; later ones of its aggregate wait".to_owned()
+    };
+    tracing::warn!(
+        consumer = shared.config.consumer_id,
+        event_id,
+        aggregate_type = event.aggregate_type,
+        aggregate_id = event.aggregate_id,
+        attempts = failed.attempts,
+        "event {event_id} {what}: {}",
+        for_people(&failed.error)
+    );
 }
 
 /// Seconds from the commit of the newest event in its source until now.

@@ -193,15 +193,44 @@ impl<H: Handler> Applier<H> {
         }
         fail::fail_point!("inbox::attempt_started");
         let mut batch = of_parked(vec![(delivery, known)])?;
-        let done = self.apply(&mut batch).await;
+        let done = self.apply_until_late(&mut batch).await;
         if !matches!(done, Ok(Done::Committed))
-            && let (Some(session), Some(delivery)) = (&self.session, batch.deliveries.first())
+            && let Some(delivery) = batch.deliveries.first()
         {
             // a stop, another worker, what only a person can mend: not the event's fault
-            let unmarked = session.parking.mark(&session.client, consumer_id, delivery, -1).await;
-            self.went_well(unmarked)?;
+            self.unmark(delivery).await?;
         }
         Ok(done? != Done::Stopped)
+    }
+
+    /// Applies `batch`, and gives it up while a stop still leaves the time to take the mark back.
+    async fn apply_until_late(&mut self, batch: &mut Batch) -> Result<Done, Error> {
+        let (stop, half) = (self.stop.clone(), self.shared.config.stop_timeout / 2);
+        let late = async move {
+            stop.cancelled().await;
+            tokio::time::sleep(half).await;
+        };
+        tokio::select! {
+            done = self.apply(batch) => return done,
+            () = late => {}
+        }
+        self.session = None;
+        Ok(Done::Stopped)
+    }
+
+    /// Takes the mark of an attempt back that came to nothing. Best effort where the connection went with
+    /// it: its transaction is ended then, which has the row.
+    async fn unmark(&mut self, delivery: &Delivery) -> Result<(), Error> {
+        if self.session.is_none() {
+            let limit = self.shared.config.stop_timeout / 4;
+            let opened = tokio::time::timeout(limit, self.open_again()).await;
+            let Ok(Ok(session)) = opened else { return Ok(()) };
+            self.session = Some(session);
+        }
+        let consumer_id = self.shared.config.consumer_id.as_str();
+        let Some(session) = self.session.as_ref() else { return Ok(()) };
+        let unmarked = session.parking.mark(&session.client, consumer_id, delivery, -1).await;
+        self.went_well(unmarked).map(drop)
     }
 
     /// Whether a statement between two transactions worked; if not, the next round does it again.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::{Bed, seen};
+use crate::support::{Bed, checked, gated, seen};
 use outflow_inbox::{
     ConsumerOptions, Delivery, Handler, HandlerError, OnFailure, SqlProjection, State,
 };
@@ -60,34 +60,19 @@ async fn c82_a_worker_that_starts_later_goes_on_with_what_waits() {
     bed.assert_order_within_aggregates().await;
 }
 
-/// Counts its calls, and fails for some events.
-struct Counting {
-    inner: SqlProjection,
-    calls: Arc<AtomicUsize>,
-    refuses: &'static [&'static str],
-}
-
-impl Handler for Counting {
-    async fn apply(
-        &mut self,
-        tx: &Transaction<'_>,
-        events: &[Delivery],
-    ) -> Result<(), HandlerError> {
-        self.calls.fetch_add(1, Ordering::SeqCst);
-        self.inner.apply(tx, events).await?;
-        let refused = |event: &&Delivery| self.refuses.contains(&&*event.entry.event.event_id);
-        match events.iter().find(refused) {
-            Some(event) => Err(HandlerError::other(format!("no {}", event.entry.event.event_id))),
+/// Refuses some events; with the number of its calls.
+fn refusing(events: &'static [&'static str]) -> (impl Handler, Arc<AtomicUsize>) {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = calls.clone();
+    let handler = checked(move |given: &[Delivery]| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        let mut ids = given.iter().map(|event| event.entry.event.event_id.as_str());
+        match ids.find(|id| events.contains(id)) {
+            Some(id) => Err(HandlerError::other(format!("no {id}"))),
             None => Ok(()),
         }
-    }
-
-    async fn connected(
-        &mut self,
-        client: &tokio_postgres::Client,
-    ) -> Result<(), outflow_inbox::ProjectionError> {
-        self.inner.connected(client).await
-    }
+    });
+    (handler, calls)
 }
 
 #[tokio::test]
@@ -95,8 +80,7 @@ async fn c82_a_poison_event_costs_a_logarithm_and_no_transaction_of_the_others()
     let mut bed = Bed::new().await;
     bed.log.expect_warn(DEAD);
     bed.add_many(1..=1000, 500).await;
-    let calls = Arc::new(AtomicUsize::new(0));
-    let handler = Counting { inner: seen(), calls: calls.clone(), refuses: &["e700"] };
+    let (handler, calls) = refusing(&["e700"]);
     let options = ConsumerOptions { max_attempts: 1, ..bed.options() };
     let summary = bed.run_until(options, handler, |counts| counts.acknowledged == 1000).await;
     // its aggregate has two events, and the other one is e200
@@ -114,7 +98,7 @@ async fn several_poison_events_in_one_batch_are_all_found() {
     bed.log.expect_warn(DEAD);
     bed.add_many(1..=60, 30).await;
     let refuses = &["e1", "e2", "e17", "e33", "e59", "e60"];
-    let handler = Counting { inner: seen(), calls: Arc::default(), refuses };
+    let (handler, _) = refusing(refuses);
     let options = ConsumerOptions { max_attempts: 1, on_failure: OnFailure::Skip, ..bed.options() };
     bed.run_until(options, handler, |c| c.acknowledged == 60 && c.applied == 54).await;
     let dead: Vec<String> = bed
@@ -146,7 +130,7 @@ async fn c22_an_event_that_never_succeeds_becomes_a_dead_letter_with_all_that_is
     assert_eq!((summary.counts.failed, summary.counts.applied), (3, 0));
     let filter = outflow_inbox::dead_letters::Filter::default();
     let letters =
-        outflow_inbox::dead_letters::list(&bed.sql, "accounting", &filter, 10).await.unwrap();
+        outflow_inbox::dead_letters::list(&bed.sql, "accounting", &filter, true, 10).await.unwrap();
     let [letter] = letters.as_slice() else { panic!("{letters:?}") };
     assert_eq!(
         (letter.event_id.as_deref(), letter.entry_id.as_str()),
@@ -277,4 +261,26 @@ async fn an_entry_that_comes_again_while_it_waits_is_kept_once() {
     running.stop().await;
     bed.assert_exactly_once(6).await;
     bed.assert_order_within_aggregates().await;
+}
+
+#[tokio::test]
+async fn a_stop_in_which_an_event_is_tried_alone_does_not_count_as_an_attempt() {
+    let mut bed = Bed::new().await;
+    bed.add_many(1..=1, 1).await;
+    let stream = bed.stream.clone();
+    bed.redis_command(&["XGROUP", "CREATE", &stream, "accounting", "0"]).await;
+    // delivered three times: it may have ended its workers
+    for worker in ["a", "b"] {
+        bed.read_and_die(worker, 1).await;
+        bed.redis_command(&["XAUTOCLAIM", &stream, "accounting", worker, "0", "0"]).await;
+    }
+    let (stuck, mut entered, _gate) = gated();
+    let options = ConsumerOptions { stop_timeout: Duration::from_secs(4), ..bed.options() };
+    let running = bed.start(options, stuck);
+    assert_eq!(entered.recv().await, Some(1));
+    assert_eq!(bed.count("outflow.parked WHERE suspect AND started = 1").await, 1);
+    running.stop().await;
+    assert_eq!(bed.count("outflow.parked WHERE started = 0 AND finished = 0").await, 1);
+    bed.run_until(bed.options(), seen(), |counts| counts.applied == 1).await;
+    bed.assert_exactly_once(1).await;
 }

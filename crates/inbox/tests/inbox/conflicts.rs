@@ -218,3 +218,98 @@ async fn c72_a_worker_that_ends_before_a_replacement_commits_has_done_nothing() 
     }
     assert_eq!((total_of(&bed).await, bed.count("seen").await), (7, 2));
 }
+
+#[tokio::test]
+async fn a_second_replacement_of_an_event_takes_the_first_one_back() {
+    let _alone = ALONE.lock().await;
+    let mut bed = Bed::new().await;
+    let first = five_and_seven(&mut bed).await;
+    bed.add("e1", "1", br#"{"v": 9}"#).await;
+    let mut running = bed.start(bed.options(), total());
+    running.until(|counts| counts.conflicts == 1 && counts.acknowledged == 1).await;
+    ask(&bed, first).await;
+    ask(&bed, first + 1).await;
+    bed.until_true("SELECT bool_and(resolved_at IS NOT NULL) FROM outflow.conflict").await;
+    running.stop().await;
+    assert_eq!(total_of(&bed).await, 9);
+}
+
+#[tokio::test]
+async fn a_replacement_is_made_by_the_worker_that_has_the_stream() {
+    let _alone = ALONE.lock().await;
+    let mut bed = Bed::new().await;
+    let first = five_and_seven(&mut bed).await;
+    let other = format!("{}:other", bed.stream);
+    bed.add_to(&other, "e2", "2", br#"{"v": 100}"#).await;
+    bed.add_to(&other, "e2", "2", br#"{"v": 200}"#).await;
+    let options = outflow_inbox::ConsumerOptions { streams: vec![other], ..bed.options() };
+    let mut running = bed.start(options, total());
+    running.until(|counts| counts.conflicts == 1 && counts.acknowledged == 2).await;
+    // in this order, and the first one is nothing for this worker
+    ask(&bed, first).await;
+    ask(&bed, first + 1).await;
+    bed.until_true("SELECT resolved_at IS NOT NULL FROM outflow.conflict WHERE conflict_id = 2")
+        .await;
+    running.stop().await;
+    assert_eq!(bed.count("outflow.conflict WHERE resolved_at IS NULL").await, 1);
+    let running = bed.start(bed.options(), total());
+    bed.until_true(SETTLED).await;
+    running.stop().await;
+    assert_eq!(total_of(&bed).await, 207);
+}
+
+#[tokio::test]
+async fn a_replacement_comes_before_what_its_aggregate_holds_back() {
+    let _alone = ALONE.lock().await;
+    let mut bed = Bed::new().await;
+    bed.log.expect_warn("is a dead letter now");
+    let conflict_id = five_and_seven(&mut bed).await;
+    bed.sql
+        .batch_execute("ALTER TABLE seen ADD CONSTRAINT small CHECK (v::bigint < 100)")
+        .await
+        .unwrap();
+    bed.add("e2", "1", br#"{"v": 100}"#).await;
+    bed.add("e3", "1", br#"{"v": 1}"#).await;
+    let options = outflow_inbox::ConsumerOptions { max_attempts: 1, ..bed.options() };
+    let mut running = bed.start(options, total());
+    running.until(|counts| counts.dead == 1 && counts.acknowledged == 2).await;
+    ask(&bed, conflict_id).await;
+    bed.until_true(SETTLED).await;
+    assert_eq!((total_of(&bed).await, bed.count("outflow.parked").await), (7, 1));
+    // what was held back stays in order behind it
+    bed.sql.batch_execute("ALTER TABLE seen DROP CONSTRAINT small").await.unwrap();
+    outflow_inbox::dead_letters::retry(&bed.sql, "accounting", &[1], "ada").await.unwrap();
+    bed.until_true("SELECT count(*) = 0 FROM outflow.parked").await;
+    running.stop().await;
+    let order: Vec<String> =
+        bed.value("SELECT array_agg(event_id ORDER BY n) FROM seen", &[]).await;
+    assert_eq!(order, ["e1", "e1", "e2", "e3"]);
+}
+
+/// Ends the transaction by itself, and begins another one.
+struct Commits;
+
+impl outflow_inbox::Handler for Commits {
+    async fn apply(
+        &mut self,
+        tx: &tokio_postgres::Transaction<'_>,
+        _: &[outflow_inbox::Delivery],
+    ) -> Result<(), outflow_inbox::HandlerError> {
+        tx.batch_execute("ROLLBACK; BEGIN").await?;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_replacement_is_not_settled_by_a_handler_that_ends_the_transaction() {
+    let _alone = ALONE.lock().await;
+    let mut bed = Bed::new().await;
+    let conflict_id = five_and_seven(&mut bed).await;
+    bed.log.expect_warn("a replacement that was asked for failed");
+    ask(&bed, conflict_id).await;
+    let running = bed.start(bed.options(), Commits);
+    bed.until_true("SELECT coalesce(failure, '') LIKE 'the handler ended%' FROM outflow.conflict")
+        .await;
+    running.stop().await;
+    assert_eq!(bed.count("outflow.conflict WHERE resolved_at IS NULL").await, 1);
+}

@@ -31,10 +31,7 @@ async fn a_connection_that_is_terminated_in_a_transaction_is_replaced() {
 #[tokio::test]
 async fn a_redis_that_restarts_loses_nothing() {
     let mut bed = Bed::new().await;
-    bed.log.expect_warn("waiting: redis");
-    let redis = Redis::builder().appendonly(Fsync::Always).start().await.unwrap();
-    bed.redis = redis.connect().await.unwrap();
-    let options = ConsumerOptions { redis: redis.url().parse().unwrap(), ..bed.options() };
+    let (redis, options) = bed.with_own_redis(Redis::builder().appendonly(Fsync::Always)).await;
     bed.add_many(1..=50, 2).await;
     let mut running = bed.start(options, seen());
     running.until(|counts| counts.acknowledged == 50).await;
@@ -53,12 +50,9 @@ async fn a_redis_that_restarts_loses_nothing() {
 #[tokio::test]
 async fn c61_a_redis_that_comes_back_empty_is_read_from_the_position() {
     let mut bed = Bed::new().await;
-    bed.log.expect_warn("waiting: redis");
     bed.log.expect_warn("NOGROUP");
     bed.log.expect_warn("the group was gone and is rebuilt at the stored position");
-    let redis = Redis::builder().start().await.unwrap();
-    bed.redis = redis.connect().await.unwrap();
-    let options = ConsumerOptions { redis: redis.url().parse().unwrap(), ..bed.options() };
+    let (redis, options) = bed.with_own_redis(Redis::builder()).await;
     bed.add_many(1..=50, 2).await;
     let mut running = bed.start(options, seen());
     running.until(|counts| counts.acknowledged == 50).await;
@@ -74,10 +68,7 @@ async fn c61_a_redis_that_comes_back_empty_is_read_from_the_position() {
 #[tokio::test]
 async fn c59_a_redis_that_became_a_replica_is_waited_for() {
     let mut bed = Bed::new().await;
-    bed.log.expect_warn("waiting: redis");
-    let redis = Redis::builder().start().await.unwrap();
-    bed.redis = redis.connect().await.unwrap();
-    let options = ConsumerOptions { redis: redis.url().parse().unwrap(), ..bed.options() };
+    let (_redis, options) = bed.with_own_redis(Redis::builder()).await;
     bed.add_many(1..=10, 1).await;
     let mut running = bed.start(options, seen());
     running.until(|counts| counts.acknowledged == 10).await;

@@ -4,35 +4,8 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
-use crate::support::{Bed, PATIENCE, seen, start};
-use outflow_inbox::{
-    ConsumerOptions, Delivery, Handler, HandlerError, ProjectionError, SqlProjection,
-    connect_no_tls,
-};
-use tokio_postgres::{Client, Transaction};
-
-/// Ends its process when it is given one event.
-struct Killer {
-    inner: SqlProjection,
-    event: String,
-}
-
-impl Handler for Killer {
-    async fn apply(
-        &mut self,
-        tx: &Transaction<'_>,
-        events: &[Delivery],
-    ) -> Result<(), HandlerError> {
-        if events.iter().any(|event| event.entry.event.event_id == self.event) {
-            std::process::abort();
-        }
-        self.inner.apply(tx, events).await
-    }
-
-    async fn connected(&mut self, client: &Client) -> Result<(), ProjectionError> {
-        self.inner.connected(client).await
-    }
-}
+use crate::support::{Bed, PATIENCE, checked, seen, start};
+use outflow_inbox::{ConsumerOptions, Delivery, connect_no_tls};
 
 #[tokio::test]
 #[ignore = "run by the other test of this file, as a process of its own"]
@@ -46,7 +19,12 @@ async fn child() {
         max_attempts: 3,
         ..ConsumerOptions::default()
     };
-    let killer = Killer { inner: seen(), event: "e42".to_owned() };
+    let killer = checked(|events: &[Delivery]| {
+        if events.iter().any(|event| event.entry.event.event_id == "e42") {
+            std::process::abort();
+        }
+        Ok(())
+    });
     let running = start(options, connect_no_tls(&variable("CHILD_DATABASE")), killer);
     running.end().await.unwrap();
 }

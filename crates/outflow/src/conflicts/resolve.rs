@@ -194,8 +194,8 @@ impl fmt::Display for Report {
         for id in &self.waiting {
             writeln!(
                 f,
-                "conflict {id}: no worker of consumer `{}` has carried it out yet: is one running? It stays \
-                 asked for; `outflow conflicts show {id}` tells how it ends",
+                "conflict {id}: no worker of consumer `{}` has carried it out yet: does one run that reads its \
+                 stream? It stays asked for; `outflow conflicts show {id}` tells how it ends",
                 self.consumer
             )?;
         }
