@@ -185,18 +185,19 @@ pub(crate) async fn pending(
         .ok_or_else(|| reply::unexpected("XPENDING"))
 }
 
-/// Removes workers of `group` other than `me` that have nothing pending and have been idle for longer
-/// than `stale`: a script, because DELCONSUMER drops what is pending at that moment. Returns their
-/// names.
+/// Removes workers of `group` that have nothing pending: earlier processes of `worker`, and others that have
+/// been idle for longer than `stale`; not `me`. A script, because DELCONSUMER drops what is pending at that
+/// moment. Returns their names.
 pub(crate) async fn reap(
     connection: &mut Connection,
     (stream, group): (&str, &str),
-    me: &str,
+    (me, worker): (&str, &str),
     stale: Duration,
 ) -> RedisResult<Vec<String>> {
     let stale = u64::try_from(stale.as_millis()).unwrap_or(u64::MAX);
     let mut script = redis::cmd("EVAL");
-    script.arg(include_str!("reap.lua")).arg(1).arg(stream).arg(group).arg(me).arg(stale);
+    script.arg(include_str!("reap.lua")).arg(1).arg(stream);
+    script.arg(group).arg(me).arg(stale).arg(format!("{worker}:"));
     script.query_async(connection).await
 }
 

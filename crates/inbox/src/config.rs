@@ -105,8 +105,9 @@ pub(crate) struct FailurePolicy {
 pub struct ConsumerOptions {
     /// The projection: the unit of deduplication, and the name of the group in Redis.
     pub consumer_id: String,
-    /// This process: the name in the group's pending list. Keep it over restarts, and give every
-    /// process of one consumer another one.
+    /// This process: give every process of one consumer another name. In the groups of Redis it bears this
+    /// name and a number that is new with every start, `worker-1:3f2a91c0`; with `share_streams` the name
+    /// alone: keep it over restarts then.
     pub worker: String,
     /// Redis, for example `"redis://:password@127.0.0.1:6379/0".parse()?`.
     pub redis: Target,

@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) config: ConsumerConfig,
     /// Tells this process from another one under the same name.
     pub(crate) instance: String,
+    /// The name in the groups of Redis.
+    pub(crate) me: String,
     /// The keys, by the index that the parts use.
     pub(crate) streams: Vec<Arc<str>>,
     pub(crate) board: Board,
@@ -88,14 +90,16 @@ impl<H: Handler> Consumer<H> {
     pub fn new(config: ConsumerConfig, connect: Connect, handler: H) -> Self {
         let streams: Vec<Arc<str>> =
             config.streams.iter().map(|key| Arc::from(key.as_str())).collect();
+        let instance = format!("{:032x}", rand::random::<u128>());
         let shared = Shared {
+            me: name_in_group(&config, &instance),
             board: Board::new(&config.consumer_id),
             in_flight: InFlight::default(),
             leases: Leases::new(streams.len(), config.share_streams),
             resume: Mutex::new(vec![EntryId::ZERO; streams.len()]),
             streams,
             config,
-            instance: format!("{:032x}", rand::random::<u128>()),
+            instance,
         };
         Self { shared: Arc::new(shared), connect, handler }
     }
@@ -130,6 +134,15 @@ impl<H: Handler> Consumer<H> {
         let clean = result?;
         Ok(Summary { counts: board_of.board.counts(), clean })
     }
+}
+
+/// What a paused process of the same name is given when it wakes up must not look like one's own. Where
+/// streams are shared, what was pending under the name comes back at once, and no order is at stake.
+fn name_in_group(config: &ConsumerConfig, instance: &str) -> String {
+    if config.share_streams {
+        return config.worker.clone();
+    }
+    format!("{}:{instance:.8}", config.worker)
 }
 
 /// Ends one of the parts.

@@ -125,8 +125,12 @@ impl Keeper {
         loop {
             let parameters: [&(dyn ToSql + Sync); 4] =
                 [&config.consumer_id, &config.worker, &self.shared.instance, &lease];
-            let registered = session.client.execute(&session.register, &parameters).await;
-            if registered.map_err(statement_failed)? > 0 {
+            let registered = session.client.query_opt(&session.register, &parameters).await;
+            if let Some(row) = registered.map_err(statement_failed)? {
+                let before: Option<String> = row.try_get("before").map_err(statement_failed)?;
+                if let Some(before) = before.filter(|before| *before != self.shared.instance) {
+                    session.supersede(&self.shared, &before).await?;
+                }
                 let gone = "DELETE FROM outflow.worker WHERE consumer_id = $1 AND seen_at < now() - interval '1 day'";
                 let reaped = session.client.execute(gone, &[&config.consumer_id]).await;
                 return reaped.map(drop).map_err(statement_failed);
@@ -269,6 +273,19 @@ impl Session {
                      lease: its session was ended, its streams go on here"
                 );
             }
+        }
+        Ok(())
+    }
+
+    /// Ends the transaction of the process that had this worker's name `before`.
+    async fn supersede(&self, shared: &Shared, before: &str) -> Result<(), Error> {
+        if database::end_transaction(&self.client, before).await? {
+            tracing::warn!(
+                consumer = shared.config.consumer_id,
+                worker = shared.config.worker,
+                "the process that had this worker's name before stands still in the middle of a \
+                 transaction: its session was ended, its streams go on here"
+            );
         }
         Ok(())
     }

@@ -47,6 +47,8 @@ pub(crate) struct Seen {
     pub(crate) gap: Option<Range>,
     /// Where the group stands, if that can be told.
     pub(crate) delivered: Option<Delivered>,
+    /// Another worker has entries of the stream.
+    pub(crate) is_elsewhere: bool,
 }
 
 /// Whose entries, and where they were.
@@ -153,18 +155,24 @@ pub(crate) async fn undelivered(
 }
 
 /// How `stream` and `group` stand in one instant: what the group will never be given, as far as Redis can
-/// tell, and what it was given.
+/// tell, what it was given, and whether another worker than `me` has some of that.
 ///
 /// # Errors
 /// As for any command; look again later.
-pub(crate) async fn look(redis: &mut Connection, stream: &str, group: &str) -> RedisResult<Seen> {
+pub(crate) async fn look(
+    redis: &mut Connection,
+    (stream, group): (&str, &str),
+    me: &str,
+) -> RedisResult<Seen> {
     let mut pipe = redis::pipe();
     pipe.atomic();
     pipe.cmd("XINFO").arg("STREAM").arg(stream);
     pipe.cmd("XINFO").arg("GROUPS").arg(stream);
-    let (info, groups): (Value, Value) = pipe.query_async(redis).await?;
+    pipe.cmd("XPENDING").arg(stream).arg(group);
+    let (info, groups, pending): (Value, Value, Value) = pipe.query_async(redis).await?;
     let delivered = reply::delivered(&info, groups.clone(), group);
-    Ok(Seen { gap: reply::gap(info, groups, group), delivered })
+    let is_elsewhere = reply::is_pending_elsewhere(pending, me).unwrap_or(false);
+    Ok(Seen { gap: reply::gap(info, groups, group), delivered, is_elsewhere })
 }
 
 async fn open(connect: &Connect) -> Result<Client, Error> {

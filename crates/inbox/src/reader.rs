@@ -1,6 +1,7 @@
 //! Reads batches: own pending entries first, then new ones, and from time to time what other
 //! workers left behind.
 
+mod fence;
 mod gaps;
 mod pending;
 mod spread;
@@ -15,13 +16,14 @@ use redis::{RedisResult, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use self::fence::Answer;
 use self::gaps::Known;
 use crate::backoff::Backoff;
 use crate::broker::{self, Broker, Verdict};
 use crate::config::ConsumerConfig;
 use crate::consumer::Shared;
 use crate::database::Connect;
-use crate::delivery::{Batch, Delivery, MalformedEntry, StreamIds, unstorable};
+use crate::delivery::{Batch, Delivery, MalformedEntry, StreamIds, for_people, unstorable};
 use crate::error::Error;
 use crate::groups;
 use crate::lease::Held;
@@ -188,7 +190,8 @@ impl Reader {
             }
             return self.send_again(redis, permit, stream, records).await;
         }
-        let read = self.read_new(redis, client_id).await?;
+        let answer = self.read_new(redis, client_id).await?;
+        let read = self.in_order(answer);
         for (stream, records) in &read {
             if let Some(known) = self.gaps.get_mut(*stream) {
                 known.read(records.len());
@@ -218,29 +221,27 @@ impl Reader {
         Ok(())
     }
 
-    async fn read_new(&self, redis: &mut Connection, client_id: Option<i64>) -> Result<Read, End> {
+    async fn read_new(
+        &self,
+        redis: &mut Connection,
+        client_id: Option<i64>,
+    ) -> Result<Answer, End> {
+        fail::fail_point!("inbox::before_read");
         let until_claim = self.claim.due.saturating_duration_since(Instant::now());
         // BLOCK 0 would wait for ever
         let block = self.config().block.min(until_claim).max(Duration::from_millis(1));
         let keys = self.held.iter().filter_map(|(stream, _)| {
             Some((*stream, self.config().streams.get(*stream)?.as_str()))
         });
-        let together = self.broker.together(keys);
+        let mut together = self.broker.together(keys);
         if together.len() > 1 {
             return self.poll(redis, &together, block).await;
         }
-        let mut command = self.xreadgroup();
-        command.arg("BLOCK").arg(u64::try_from(block.as_millis()).unwrap_or(u64::MAX));
-        command.arg("STREAMS");
-        for (stream, _) in &self.held {
-            command.arg(self.config().streams.get(*stream));
-        }
-        for _ in &self.held {
-            command.arg(">");
-        }
-        let reply = command.query_async(redis);
+        let streams = together.pop().unwrap_or_default();
+        let asked = self.ask_for(&streams, Some(block));
+        let reply = asked.query_async(redis);
         tokio::pin!(reply);
-        let reply: RedisResult<Value> = tokio::select! {
+        let reply: RedisResult<Vec<Value>> = tokio::select! {
             biased;
             reply = &mut reply => reply,
             () = self.stop.cancelled() => {
@@ -252,7 +253,7 @@ impl Reader {
             }
         };
         fail::fail_point!("inbox::after_read");
-        self.by_index(reply?)
+        self.answer(&streams, reply?)
     }
 
     /// Ends the blocking read from another connection, for as long as it takes: the first try may
@@ -281,7 +282,7 @@ impl Reader {
 
     fn xreadgroup(&self) -> redis::Cmd {
         let mut command = redis::cmd("XREADGROUP");
-        command.arg("GROUP").arg(&self.config().consumer_id).arg(&self.config().worker);
+        command.arg("GROUP").arg(&self.config().consumer_id).arg(&self.shared.me);
         command.arg("COUNT").arg(self.pace.count());
         command
     }
@@ -388,5 +389,5 @@ fn decode(
         Err(malformed) => malformed.to_string(),
     };
     // decoding consumed the fields: the rare entry is read again, instead of copying every one
-    Err(MalformedEntry { stream, id, raw: Vec::new(), reason })
+    Err(MalformedEntry { stream, id, raw: Vec::new(), reason: for_people(&reason) })
 }

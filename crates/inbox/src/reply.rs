@@ -139,6 +139,14 @@ pub(crate) fn pending(value: Value) -> Option<HashMap<EntryId, Pending>> {
         .collect()
 }
 
+/// Whether a worker other than `me` has entries, by the reply of XPENDING (summary).
+pub(crate) fn is_pending_elsewhere(pending: Value, me: &str) -> Option<bool> {
+    // number, lowest id, highest id, and [name, number] of each worker that has any
+    let Value::Array(workers) = array(pending)?.into_iter().nth(3)? else { return Some(false) };
+    let mut names = workers.into_iter().map(|worker| bytes(array(worker)?.into_iter().next()?));
+    names.try_fold(false, |found, name| Some(found || name? != me.as_bytes()))
+}
+
 /// The replies of XPENDING (summary) and XINFO GROUPS of one instant.
 pub(crate) fn progress(pending: Value, groups: Value, group: &str) -> Option<Progress> {
     let mut pending = array(pending)?.into_iter();
@@ -320,6 +328,21 @@ mod tests {
         assert_eq!(gap(info(Value::Nil, 0), three(), "g"), Some(all));
         assert_eq!(gap(info(entry("7-0"), 3), group(Value::Nil), "g"), None);
         assert_eq!(gap(info(entry("7-0"), 3), three(), "other"), None);
+    }
+
+    #[test]
+    fn what_others_have_pending_is_told_from_ones_own() {
+        let summary = |workers: &[&str]| {
+            let each = |name: &&str| Value::Array(vec![text(name), text("2")]);
+            let workers = Value::Array(workers.iter().map(each).collect());
+            Value::Array(vec![Value::Int(2), text("7-0"), text("9-1"), workers])
+        };
+        let none = Value::Array(vec![Value::Int(0), Value::Nil, Value::Nil, Value::Nil]);
+        assert_eq!(is_pending_elsewhere(none, "me"), Some(false));
+        assert_eq!(is_pending_elsewhere(summary(&["me"]), "me"), Some(false));
+        assert_eq!(is_pending_elsewhere(summary(&["a", "me"]), "me"), Some(true));
+        assert_eq!(is_pending_elsewhere(summary(&["me", "me:2"]), "me"), Some(true));
+        assert_eq!(is_pending_elsewhere(Value::Nil, "me"), None);
     }
 
     #[test]

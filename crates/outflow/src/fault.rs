@@ -11,7 +11,7 @@ use anyhow::anyhow;
 use rustix::process::{Signal, getpid, kill_process};
 
 /// Every failpoint, and what has just become durable when it is reached.
-pub(crate) const POINTS: [(&str, &str); 29] = [
+pub(crate) const POINTS: [(&str, &str); 30] = [
     ("relay::before_publish", "nothing of the batch"),
     ("relay::after_publish", "the entries, and an offset beside them"),
     ("relay::entries_published", "the same, of a batch that has entries"),
@@ -28,6 +28,7 @@ pub(crate) const POINTS: [(&str, &str); 29] = [
     ("polling::claimed", "the claim"),
     ("polling::published", "the claim and the entries"),
     ("polling::marked", "the claim, the entries and the marks"),
+    ("inbox::before_read", "nothing: the leases are valid"),
     ("inbox::after_read", "that the entries are pending"),
     ("inbox::before_apply", "that the entries are pending"),
     ("inbox::after_insert", "nothing more: the transaction is open"),

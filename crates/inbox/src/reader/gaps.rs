@@ -64,7 +64,7 @@ impl Reader {
         let shared = self.shared.clone();
         let group = shared.config.consumer_id.as_str();
         let (Some(stream), Some(known)) = (shared.key(index), self.gaps.get(index)) else { return };
-        let seen = match lost::look(redis, stream, group).await {
+        let seen = match lost::look(redis, (stream, group), &shared.me).await {
             Ok(seen) => seen,
             Err(error) => {
                 tracing::debug!(stream, "gaps were not looked for: {}", broker::failed(error));
@@ -73,6 +73,10 @@ impl Reader {
         };
         // several that read one stream are given parts of it
         let token = shared.leases.token(index).filter(|_| !shared.leases.is_shared());
+        if token.is_some() && seen.is_elsewhere {
+            // what somebody else was given is not missing
+            return self.take_over_again(index);
+        }
         let now = token.zip(seen.delivered);
         let counted = seen.gap.map_or(0, |range| range.entries);
         let passed = now.and_then(|(token, now)| known.passed(token, now, counted));

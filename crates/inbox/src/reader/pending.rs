@@ -21,7 +21,8 @@ const FEW: usize = 32;
 const STALE: u32 = 60;
 
 impl Reader {
-    /// Everything that is pending in a stream, whoever had it, page by page and in order.
+    /// Everything that is pending in a stream, whoever had it, page by page and in order, for as long as the
+    /// stream is held.
     pub(super) async fn take_over(
         &mut self,
         redis: &mut Connection,
@@ -35,6 +36,9 @@ impl Reader {
                 Some(permit) => permit,
                 None => self.room().await?,
             };
+            if self.shared.leases.token(held.0) != Some(held.1) {
+                return Ok(());
+            }
             let (next, records) = self.claim(redis, held.0, cursor, Duration::ZERO).await?;
             self.send_again(redis, permit, held.0, records).await?;
             if next == EntryId::ZERO {
@@ -42,9 +46,9 @@ impl Reader {
             }
             cursor = next;
         }
+        self.shared.leases.taken_over(held);
         // before the first read: from here on it is known what this worker was given
         self.look_for_gap(redis, held.0).await;
-        self.shared.leases.taken_over(held);
         Ok(())
     }
 
@@ -81,7 +85,7 @@ impl Reader {
             return Ok((EntryId::ZERO, Vec::new()));
         }
         let mut command = redis::cmd("XAUTOCLAIM");
-        command.arg(key).arg(&config.consumer_id).arg(&config.worker);
+        command.arg(key).arg(&config.consumer_id).arg(&self.shared.me);
         command.arg(u64::try_from(min_idle.as_millis()).unwrap_or(u64::MAX));
         command.arg(cursor.to_string()).arg("COUNT").arg(self.pace.count());
         let claimed = reply::claimed(command.query_async(redis).await?)?;
@@ -89,8 +93,9 @@ impl Reader {
         let mut records: Vec<Record> = claimed.records.into_iter().chain(lost).collect();
         records.retain(|record| !self.shared.in_flight.contains(stream, record.id));
         records.sort_unstable_by_key(|record| record.id);
-        let me = config.worker.as_bytes();
-        let foreign = |record: &&Record| before.get(&record.id).is_none_or(|p| p.worker != me);
+        let foreign = |record: &&Record| {
+            before.get(&record.id).is_none_or(|p| !is_process_of(&p.worker, &config.worker))
+        };
         let number = records.iter().filter(foreign).count();
         if number > 0 {
             tracing::info!(stream = key, entries = number, "took over entries of other workers");
@@ -101,14 +106,18 @@ impl Reader {
         Ok((claimed.cursor, records))
     }
 
-    /// Takes the names of workers that are long gone out of the group, where nothing is pending for
-    /// them. Best effort: they cost Redis a few bytes each.
+    /// Takes the names of workers that are long gone out of the group, and of earlier processes of this
+    /// one, where nothing is pending for them. Best effort: they cost Redis a few bytes each.
     pub(super) async fn reap(&self, redis: &mut Connection, stream: usize) {
         let config = self.config();
         let stale = config.claim_min_idle * STALE;
         let reaped = match config.streams.get(stream) {
             Some(key) => {
-                broker::reap(redis, (key, &config.consumer_id), &config.worker, stale).await
+                let (of, names) = (
+                    (key.as_str(), config.consumer_id.as_str()),
+                    (&*self.shared.me, &*config.worker),
+                );
+                broker::reap(redis, of, names, stale).await
             }
             None => return,
         };
@@ -154,6 +163,12 @@ impl Reader {
         }
         Ok(())
     }
+}
+
+/// Whether `name`, of a group's worker, is that of a process of `worker`.
+fn is_process_of(name: &[u8], worker: &str) -> bool {
+    let rest = name.strip_prefix(worker.as_bytes());
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b":"))
 }
 
 /// Takes a page of entries apart, in order, by how often they were delivered: the second time in

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use outflow_broker::Connection;
-use redis::Value;
 
-use super::{End, Read, Reader};
+use super::fence::Answer;
+use super::{End, Reader};
 
 /// Pauses between two rounds that find nothing: doubling, so that an idle consumer costs little and
 /// a busy one waits for nothing.
@@ -24,18 +24,21 @@ impl Reader {
         redis: &Connection,
         slots: &[Vec<usize>],
         longest: Duration,
-    ) -> Result<Read, End> {
+    ) -> Result<Answer, End> {
         let until = Instant::now() + longest;
         let mut pause = FIRST_PAUSE;
         loop {
             let asked = slots.iter().map(|streams| self.ask(redis.clone(), streams));
-            let mut read = Read::new();
-            for reply in join_all(asked).await {
-                read.extend(self.by_index(reply?)?);
+            let mut all = Answer::default();
+            for answer in join_all(asked).await {
+                let Answer { read, elsewhere } = answer?;
+                all.read.extend(read);
+                all.elsewhere.extend(elsewhere);
             }
             fail::fail_point!("inbox::after_read");
-            if !read.is_empty() || Instant::now() >= until || self.stop.is_cancelled() {
-                return Ok(read);
+            let is_something = !all.read.is_empty() || !all.elsewhere.is_empty();
+            if is_something || Instant::now() >= until || self.stop.is_cancelled() {
+                return Ok(all);
             }
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
@@ -45,15 +48,8 @@ impl Reader {
         }
     }
 
-    async fn ask(&self, mut redis: Connection, streams: &[usize]) -> redis::RedisResult<Value> {
-        let mut command = self.xreadgroup();
-        command.arg("STREAMS");
-        for stream in streams {
-            command.arg(self.config().streams.get(*stream));
-        }
-        for _ in streams {
-            command.arg(">");
-        }
-        command.query_async(&mut redis).await
+    async fn ask(&self, mut redis: Connection, streams: &[usize]) -> Result<Answer, End> {
+        let replies = self.ask_for(streams, None).query_async(&mut redis).await?;
+        self.answer(streams, replies)
     }
 }

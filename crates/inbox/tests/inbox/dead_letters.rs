@@ -16,7 +16,9 @@ async fn with_a_dead_letter(bed: &mut Bed, on_failure: OnFailure) -> Running {
 }
 
 async fn letters(bed: &Bed, resolved: bool) -> Vec<DeadLetter> {
-    list(&bed.sql, "accounting", &Filter { resolved, ..Filter::default() }, 100).await.unwrap()
+    list(&bed.sql, "accounting", &Filter { resolved, ..Filter::default() }, true, 100)
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
@@ -114,8 +116,10 @@ async fn letters_are_found_by_what_is_known_of_them() {
     running.stop().await;
     let text = |text: &str| Some(text.to_owned());
     let filters = [
-        (Filter { ids: vec!["e1".to_owned()], ..Filter::default() }, 1),
-        (Filter { ids: vec!["nothing".to_owned()], ..Filter::default() }, 0),
+        (Filter { event_ids: vec!["e1".to_owned()], ..Filter::default() }, 1),
+        (Filter { event_ids: vec!["1".to_owned()], ..Filter::default() }, 0),
+        (Filter { ids: vec![1, 77], ..Filter::default() }, 1),
+        (Filter { ids: vec![2], event_ids: vec!["e1".to_owned()], ..Filter::default() }, 2),
         (Filter { event_type: text("T"), ..Filter::default() }, 1),
         (Filter { aggregate_type: text("order"), aggregate_id: text("1"), ..Filter::default() }, 1),
         (Filter { aggregate_id: text("2"), ..Filter::default() }, 0),
@@ -125,13 +129,37 @@ async fn letters_are_found_by_what_is_known_of_them() {
         (Filter { before: text("2020-01-01T00:00:00Z"), ..Filter::default() }, 0),
     ];
     for (filter, expected) in filters {
-        let found = list(&bed.sql, "accounting", &filter, 100).await.unwrap();
+        let found = list(&bed.sql, "accounting", &filter, false, 100).await.unwrap();
         assert_eq!(found.len(), expected, "{filter:?}");
     }
     let all = letters(&bed, false).await;
-    assert_eq!(letters(&bed, false).await[1].event_id, None);
+    assert_eq!((all[0].fields.len(), &all[1].event_id), (10, &None));
+    let brief = list(&bed.sql, "accounting", &Filter::default(), false, 1).await.unwrap();
+    assert!(brief.len() == 1 && brief[0].fields.is_empty());
     // what is no event cannot be applied
     let ids: Vec<i64> = all.iter().map(|letter| letter.id).collect();
     assert_eq!(retry(&bed.sql, "accounting", &ids, "ann").await.unwrap(), ids[..1]);
-    assert!(list(&bed.sql, "other", &Filter::default(), 100).await.unwrap().is_empty());
+    assert!(list(&bed.sql, "other", &Filter::default(), true, 100).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn an_event_that_repeats_a_refused_one_of_its_batch_waits_behind_it() {
+    let mut bed = Bed::new().await;
+    bed.log.expect_warn("is a dead letter now");
+    bed.sql.batch_execute("ALTER TABLE seen ADD CONSTRAINT no_one CHECK (v <> '1')").await.unwrap();
+    bed.add("e1", "1", br#"{"v": 1}"#).await;
+    bed.add("e1", "1", br#"{"v": 2}"#).await;
+    bed.add("e2", "1", br#"{"v": 3}"#).await;
+    let options = ConsumerOptions { max_attempts: 1, ..bed.options() };
+    let mut running = bed.start(options, seen());
+    running.until(|counts| counts.acknowledged == 3 && counts.dead == 1).await;
+    // nothing has been applied under the id: there is nothing to be in conflict with
+    assert_eq!((bed.count("outflow.conflict").await, bed.count("outflow.parked").await), (0, 2));
+    let id = letters(&bed, false).await[0].id;
+    let mut client = bed.postgres.connect_to(&bed.database.name).await.unwrap();
+    discard(&mut client, "accounting", &[id], "bob", None).await.unwrap();
+    running.until(|counts| counts.applied == 2).await;
+    running.stop().await;
+    let applied: Vec<String> = bed.value("SELECT array_agg(v ORDER BY n) FROM seen", &[]).await;
+    assert_eq!(applied, ["2", "3"]);
 }

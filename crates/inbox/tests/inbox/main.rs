@@ -24,6 +24,7 @@ mod killer;
 mod lost;
 mod migration;
 mod model;
+mod paused;
 mod payload;
 mod pending;
 mod projection;

@@ -28,6 +28,8 @@ enum Step {
     Crash,
     /// The worker dies the next time that it comes by.
     CrashAt(&'static str),
+    /// Somebody who does not have the stream is given some entries: a worker that was paused, and wakes up.
+    Stray(u8),
     /// Redis forgets what was acknowledged.
     Rewind,
     /// The worker catches up with everything that it can do.
@@ -52,6 +54,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Garbage),
         1 => Just(Step::Crash),
         3 => points.prop_map(Step::CrashAt),
+        2 => (1..4_u8).prop_map(Step::Stray),
         1 => Just(Step::Rewind),
         1 => Just(Step::CatchUp),
     ]
@@ -81,7 +84,7 @@ fn expected(steps: &[Step]) -> Expected {
                 Some(first) => expected.conflicts += i64::from(first != variant),
             },
             Step::Garbage => expected.malformed += 1,
-            Step::Crash | Step::CrashAt(_) | Step::Rewind | Step::CatchUp => {}
+            Step::Crash | Step::CrashAt(_) | Step::Stray(_) | Step::Rewind | Step::CatchUp => {}
         }
     }
     expected
@@ -171,6 +174,7 @@ async fn play(steps: Vec<Step>, on_failure: OnFailure) -> Result<(), TestCaseErr
             }
             Step::Crash => workers.replace(&bed).await,
             Step::CrashAt(point) => fail::cfg(*point, "1*panic").unwrap(),
+            Step::Stray(entries) => bed.read_and_die("a stray", usize::from(*entries)).await,
             Step::Rewind => {
                 bed.redis_command(&["XGROUP", "SETID", &stream, "accounting", "0"]).await;
             }
@@ -185,8 +189,9 @@ async fn play(steps: Vec<Step>, on_failure: OnFailure) -> Result<(), TestCaseErr
     loop {
         // one letter may give way to the next, and one whose worker dies in its only attempt is a
         // letter again
-        let letters =
-            dead_letters::list(&bed.sql, "accounting", &Filter::default(), 100).await.unwrap();
+        let letters = dead_letters::list(&bed.sql, "accounting", &Filter::default(), false, 100)
+            .await
+            .unwrap();
         let ids: Vec<i64> =
             letters.iter().filter(|l| l.event_id.is_some()).map(|letter| letter.id).collect();
         if ids.is_empty() {

@@ -104,7 +104,7 @@ async fn c78_entries_that_are_no_events_are_set_aside_with_their_bytes() {
     let stream = bed.stream.clone();
     let good = ["aggregate_type", "order", "aggregate_id", "1", "event_type", "T"];
     let long = "x".repeat(3_000);
-    let malformed: [(&[&str], &str); 6] = [
+    let malformed: [(&[&str], &str); 7] = [
         (&["foo", "bar"], "field `event_id` is missing"),
         (&["event_id", "", good[0], good[1], good[2], good[3], good[4], good[5]], "`event_id`"),
         (&["event_id", "a", "event_id", "b"], "field `event_id` appears twice"),
@@ -113,6 +113,10 @@ async fn c78_entries_that_are_no_events_are_set_aside_with_their_bytes() {
         (
             &["event_id", "a", good[0], good[1], good[2], good[3], good[4], good[5], "seq", "x"],
             "`seq`",
+        ),
+        (
+            &["event_id", "a", good[0], good[1], good[2], good[3], good[4], good[5], "seq", "1\0x"],
+            "`1 x`",
         ),
     ];
     for (fields, _) in &malformed {
@@ -131,8 +135,8 @@ async fn c78_entries_that_are_no_events_are_set_aside_with_their_bytes() {
     // a payload that is no JSON is no reason to refuse an event
     bed.add("not-a-uuid", "1", b"{").await;
     bed.add_many(1..=3, 1).await;
-    let summary = bed.run_until(bed.options(), seen(), |counts| counts.acknowledged == 11).await;
-    assert_eq!((summary.counts.applied, summary.counts.malformed), (4, 7));
+    let summary = bed.run_until(bed.options(), seen(), |counts| counts.acknowledged == 12).await;
+    assert_eq!((summary.counts.applied, summary.counts.malformed), (4, 8));
     let rows = bed
         .sql
         .query(
@@ -147,7 +151,7 @@ async fn c78_entries_that_are_no_events_are_set_aside_with_their_bytes() {
         assert!(raw.iter().map(Vec::as_slice).eq(fields.iter().map(|field| field.as_bytes())));
         assert_eq!(row.get::<_, Option<&str>>(2), None);
     }
-    assert_eq!(rows[6].get::<_, Vec<Vec<u8>>>(1)[1], b"\xff\x00");
-    assert_eq!(rows.len(), 7);
+    assert_eq!(rows[7].get::<_, Vec<Vec<u8>>>(1)[1], b"\xff\x00");
+    assert_eq!(rows.len(), 8);
     assert_eq!(bed.pending().await, 0);
 }

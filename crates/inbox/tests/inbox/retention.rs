@@ -99,6 +99,21 @@ async fn entries_in_work_and_open_dead_letters_hold_the_inbox_back() {
 }
 
 #[tokio::test]
+async fn a_conflict_that_waits_for_a_decision_keeps_the_row_that_it_may_replace() {
+    let mut bed = Bed::new().await;
+    bed.log.expect_warn("conflict: a known event id");
+    bed.add_many(1..=3, 1).await;
+    bed.add("e2", "1", br#"{"v": 100}"#).await;
+    bed.run_until(bed.options(), seen(), |counts| counts.acknowledged == 4).await;
+    let stream = bed.stream.clone();
+    bed.redis_command(&["XTRIM", &stream, "MAXLEN", "0"]).await;
+    bed.replay_floor(FAR).await;
+    assert_eq!(bed.retain().await.inbox.unwrap().rows, 2);
+    bed.sql.batch_execute("UPDATE outflow.conflict SET resolved_at = now()").await.unwrap();
+    assert_eq!(bed.retain().await.inbox.unwrap().rows, 1);
+}
+
+#[tokio::test]
 async fn another_consumer_and_another_stream_are_left_alone() {
     let mut bed = Bed::new().await;
     bed.apply_all(10).await;

@@ -8,7 +8,7 @@ use outflow_inbox::{
     SqlProjection, Start, State, Status, Summary, connect_no_tls,
 };
 use outflow_sandbox::logs::Capture;
-use outflow_sandbox::{Database, Postgres, Redis, shared_postgres, shared_redis};
+use outflow_sandbox::{Database, Postgres, Redis, RedisBuilder, shared_postgres, shared_redis};
 use redis::aio::MultiplexedConnection;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
@@ -79,6 +79,15 @@ impl Bed {
             retry_longest: Duration::from_millis(100),
             ..ConsumerOptions::default()
         }
+    }
+
+    /// A Redis that the test has for itself, and may take away; and options for it.
+    pub(crate) async fn with_own_redis(&mut self, redis: RedisBuilder) -> (Redis, ConsumerOptions) {
+        self.log.expect_warn("waiting: redis");
+        let redis = redis.start().await.unwrap();
+        self.redis = redis.connect().await.unwrap();
+        let options = ConsumerOptions { redis: redis.url().parse().unwrap(), ..self.options() };
+        (redis, options)
     }
 
     pub(crate) fn connect(&self) -> Connect {
@@ -190,6 +199,17 @@ impl Bed {
             .await
             .unwrap();
         summary.0
+    }
+
+    /// Waits until so many entries are pending.
+    pub(crate) async fn until_pending(&mut self, entries: u64) {
+        let poll = async {
+            while self.pending().await != entries {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let reached = tokio::time::timeout(PATIENCE, poll).await;
+        assert!(reached.is_ok(), "{entries} pending entries");
     }
 
     /// Entries that the group has not delivered; none after `XGROUP SETID` made that unknown.
@@ -319,6 +339,37 @@ impl Running {
     pub(crate) async fn crash(self) {
         self.task.abort();
         let _ = self.task.await;
+    }
+}
+
+/// [`seen`], and then something else that may refuse the events.
+pub(crate) struct Checked<F> {
+    inner: SqlProjection,
+    check: F,
+}
+
+pub(crate) fn checked<F>(check: F) -> Checked<F>
+where
+    F: FnMut(&[Delivery]) -> Result<(), HandlerError> + Send + 'static,
+{
+    Checked { inner: seen(), check }
+}
+
+impl<F> Handler for Checked<F>
+where
+    F: FnMut(&[Delivery]) -> Result<(), HandlerError> + Send + 'static,
+{
+    async fn apply(
+        &mut self,
+        tx: &Transaction<'_>,
+        events: &[Delivery],
+    ) -> Result<(), HandlerError> {
+        self.inner.apply(tx, events).await?;
+        (self.check)(events)
+    }
+
+    async fn connected(&mut self, client: &Client) -> Result<(), outflow_inbox::ProjectionError> {
+        self.inner.connected(client).await
     }
 }
 

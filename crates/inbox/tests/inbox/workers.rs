@@ -1,14 +1,9 @@
 //! Several workers of one consumer.
 
-use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdout, Command};
-
-use crate::support::{Bed, PATIENCE, Running, gated, seen, start};
-use outflow_inbox::{ConsumerOptions, Retry, connect_no_tls};
+use crate::support::{Bed, PATIENCE, Running, gated, seen};
+use outflow_inbox::{ConsumerOptions, Retry};
 
 fn worker(bed: &Bed, n: usize) -> ConsumerOptions {
     ConsumerOptions { worker: format!("worker-{n}"), ..bed.options() }
@@ -121,127 +116,25 @@ async fn workers_that_are_gone_are_removed_from_the_group_when_they_hold_nothing
     running.stop().await;
 }
 
-const REACHED: &str = "about to apply";
-const LET_GO: &str = "let go";
-
-/// The worker that is stopped by the kernel in its second batch.
 #[tokio::test]
-#[ignore = "run by the other test of this file, as a process of its own"]
-async fn child() {
-    let variable = |name: &str| std::env::var(name).unwrap();
-    let go = std::path::PathBuf::from(variable("CHILD_GO"));
-    let hits = std::sync::atomic::AtomicU32::new(2);
-    fail::cfg_callback(variable("CHILD_POINT"), move || {
-        if hits.fetch_sub(1, std::sync::atomic::Ordering::SeqCst) == 1 {
-            println!("{REACHED}");
-            while !go.exists() {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        }
-    })
-    .unwrap();
-    fail::cfg_callback("inbox::let_go", || println!("{LET_GO}")).unwrap();
-    let options = ConsumerOptions {
-        consumer_id: "accounting".to_owned(),
-        redis: variable("CHILD_REDIS").parse().unwrap(),
-        streams: vec![variable("CHILD_STREAM")],
-        batch: 10,
-        block: Duration::from_millis(200),
-        lease: Duration::from_secs(1),
-        from: Some(outflow_inbox::Start::Beginning),
-        ..ConsumerOptions::default()
-    };
-    let running = start(options, connect_no_tls(&variable("CHILD_DATABASE")), seen());
-    running.end().await.unwrap();
-}
-
-async fn until_line(lines: &mut Lines<BufReader<ChildStdout>>, text: &str) {
-    let wait = async {
-        while let Some(line) = lines.next_line().await.unwrap() {
-            if line.contains(text) {
-                return;
-            }
-        }
-        panic!("it ended before it said `{text}`");
-    };
-    tokio::time::timeout(PATIENCE, wait).await.expect(text);
-}
-
-/// A worker that is stopped at `point` of its second batch, until there is a file `go`.
-async fn stopped(bed: &Bed, point: &str, go: &Path) -> (Child, Lines<BufReader<ChildStdout>>) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "workers::child", "--ignored", "--nocapture"])
-        .env("CHILD_REDIS", bed.redis_server.url())
-        .env("CHILD_STREAM", &bed.stream)
-        .env("CHILD_DATABASE", &bed.database.url)
-        .env("CHILD_POINT", point)
-        .env("CHILD_GO", go)
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    until_line(&mut lines, REACHED).await;
-    signal(&child, "-STOP").await;
-    (child, lines)
-}
-
-async fn signal(child: &Child, name: &str) {
-    let pid = child.id().unwrap().to_string();
-    assert!(Command::new("kill").args([name, &pid]).status().await.unwrap().success());
-}
-
-#[tokio::test]
-async fn a_worker_that_is_stopped_in_mid_transaction_holds_nobody_up() {
-    holds_nobody_up("inbox::after_insert").await;
-}
-
-#[tokio::test]
-async fn a_worker_that_is_stopped_before_its_commit_holds_nobody_up() {
-    holds_nobody_up("inbox::before_commit").await;
-}
-
-async fn holds_nobody_up(point: &str) {
+async fn what_was_read_before_a_stream_changed_hands_is_not_overtaken() {
     let mut bed = Bed::new().await;
-    bed.add_many(1..=60, 4).await;
-    let folder = tempfile::tempdir().unwrap();
-    let go = folder.path().join("go");
-    let (mut child, mut lines) = stopped(&bed, point, &go).await;
-    bed.log.expect_warn("stands still in the middle of a transaction");
-    let options = ConsumerOptions { lease: Duration::from_secs(1), ..worker(&bed, 2) };
-    let mut second = bed.start(options, seen());
-    bed.until_true("SELECT count(*) = 60 FROM seen").await;
-    second.until_status(|status| status.lag_entries == Some(0)).await;
-    std::fs::write(&go, "").unwrap();
-    signal(&child, "-CONT").await;
-    until_line(&mut lines, LET_GO).await;
-    assert_eq!((bed.count("seen").await, bed.count("outflow.inbox").await), (60, 60));
+    bed.add_many(1..=10, 2).await;
+    let (slow, mut entered, gate) = gated();
+    let options = ConsumerOptions { batch: 10, ..bed.options() };
+    let mut running = bed.start(options, slow);
+    assert_eq!(entered.recv().await, Some(10));
+    // as another worker does that takes the stream and dies, while this one is in mid-transaction
+    let taken = "UPDATE outflow.position SET token = token + 1, holder = NULL";
+    bed.sql.batch_execute(taken).await.unwrap();
+    bed.until_true("SELECT holder = 'worker-1' AND token = 3 FROM outflow.position").await;
+    // read ahead under the newer token
+    bed.add_many(11..=11, 2).await;
+    bed.until_pending(11).await;
+    bed.add_many(12..=20, 2).await;
+    gate.add_permits(100);
+    running.until(|counts| counts.acknowledged == 20).await;
+    running.stop().await;
+    bed.assert_exactly_once(20).await;
     bed.assert_order_within_aggregates().await;
-    assert_eq!(bed.pending().await, 0);
-    child.kill().await.unwrap();
-    second.stop().await;
-}
-
-#[tokio::test]
-async fn a_worker_that_was_stopped_past_its_lease_wakes_up_and_changes_nothing() {
-    let mut bed = Bed::new().await;
-    bed.add_many(1..=60, 4).await;
-    let folder = tempfile::tempdir().unwrap();
-    let go = folder.path().join("go");
-    let (mut child, mut lines) = stopped(&bed, "inbox::before_apply", &go).await;
-    let options = ConsumerOptions { lease: Duration::from_secs(1), ..worker(&bed, 2) };
-    let mut second = bed.start(options, seen());
-    bed.until_true("SELECT count(*) = 60 FROM seen").await;
-    second.until_status(|status| status.lag_entries == Some(0)).await;
-    // even if the inbox had forgotten them
-    bed.sql.batch_execute("DELETE FROM outflow.inbox").await.unwrap();
-    std::fs::write(&go, "").unwrap();
-    signal(&child, "-CONT").await;
-    until_line(&mut lines, LET_GO).await;
-    assert_eq!(bed.count("seen").await, 60);
-    assert_eq!(bed.count("outflow.inbox").await, 0);
-    bed.assert_order_within_aggregates().await;
-    assert_eq!(bed.pending().await, 0);
-    child.kill().await.unwrap();
-    second.stop().await;
 }
