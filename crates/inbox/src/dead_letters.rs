@@ -16,8 +16,10 @@ const ADVANCE: &str = include_str!("sql/advance.sql");
 /// Which dead letters; everything that is set must hold.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Numbers of letters, or event ids; empty: any.
-    pub ids: Vec<String>,
+    /// Numbers of letters. Empty together with `event_ids`: any.
+    pub ids: Vec<i64>,
+    /// Or these event ids.
+    pub event_ids: Vec<String>,
     /// Type of the event.
     pub event_type: Option<String>,
     /// Type of the aggregate.
@@ -104,18 +106,22 @@ impl DeadLetter {
 
 /// Lists dead letters of a consumer, the oldest first, at most `limit`.
 ///
+/// Headers and the entry as it was delivered are read only `with_fields`: a payload may be megabytes.
+///
 /// # Errors
 /// What the database says; a time in the filter that it cannot read is among that.
 pub async fn list(
     client: &Client,
     consumer_id: &str,
     filter: &Filter,
+    with_fields: bool,
     limit: usize,
 ) -> Result<Vec<DeadLetter>, Error> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let parameters: [&(dyn ToSql + Sync); 10] = [
+    let parameters: [&(dyn ToSql + Sync); 12] = [
         &consumer_id,
         &filter.ids,
+        &filter.event_ids,
         &filter.event_type,
         &filter.aggregate_type,
         &filter.aggregate_id,
@@ -123,6 +129,7 @@ pub async fn list(
         &filter.since,
         &filter.before,
         &filter.resolved,
+        &with_fields,
         &limit,
     ];
     client.query(LETTERS, &parameters).await?.iter().map(letter).collect()

@@ -119,7 +119,7 @@ impl fmt::Display for Lines {
 pub(super) async fn run(args: &ListArgs, store: &Store) -> anyhow::Result<ExitCode> {
     // one more than is shown tells whether there are more
     let limit = args.limit.saturating_add(1);
-    let mut letters = args.selection.find(store, args.all, Some(limit)).await?;
+    let mut letters = args.selection.list(store, args.all, false, limit).await?;
     let more = letters.len() > args.limit;
     letters.truncate(args.limit);
     let lines: Vec<Line> = letters.iter().map(Line::from).collect();

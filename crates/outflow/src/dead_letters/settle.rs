@@ -75,7 +75,7 @@ struct Report {
 
 pub(super) async fn retry(args: &RetryArgs, store: &Store) -> anyhow::Result<ExitCode> {
     check(&args.selection, args.every)?;
-    let letters = args.selection.find(store, false, None).await?;
+    let letters = args.selection.open(store).await?;
     let malformed = letters.iter().filter(|letter| letter.event_id.is_none()).count();
     let mut done = Vec::new();
     if !args.dry_run {
@@ -88,8 +88,11 @@ pub(super) async fn retry(args: &RetryArgs, store: &Store) -> anyhow::Result<Exi
     let (letters, code) = match args.wait {
         Some(seconds) if !args.dry_run => {
             let letters = follow(store, &done, Duration::from_secs(seconds)).await?;
-            let failed =
-                letters.iter().any(|letter| letter.resolution.as_deref() != Some("applied"));
+            // a duplicate has had its effect, by another delivery
+            let had_effect = |letter: &DeadLetter| {
+                matches!(letter.resolution.as_deref(), Some("applied" | "duplicate"))
+            };
+            let failed = !letters.iter().all(had_effect);
             (letters, if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
         }
         _ => (letters, ExitCode::SUCCESS),
@@ -101,7 +104,7 @@ pub(super) async fn retry(args: &RetryArgs, store: &Store) -> anyhow::Result<Exi
 
 pub(super) async fn discard(args: &DiscardArgs, store: &mut Store) -> anyhow::Result<ExitCode> {
     check(&args.selection, args.every)?;
-    let letters = args.selection.find(store, false, None).await?;
+    let letters = args.selection.open(store).await?;
     let mut done = 0;
     if !args.dry_run {
         let (by, note) = (by(args.by.as_deref()), args.note.as_deref());
@@ -119,7 +122,8 @@ pub(super) async fn discard(args: &DiscardArgs, store: &mut Store) -> anyhow::Re
 fn check(selection: &Selection, every: bool) -> Result<(), Refused> {
     if selection.is_everything() && !every {
         return Err(Refused(
-            "name the letters: ids, --ids-from, --type, --aggregate, --reason, --since, --before, or --every"
+            "name the letters: ids, --ids-from, --letter, --event, --type, --aggregate, --reason, --since, --before, \
+             or --every"
                 .to_owned(),
         ));
     }
@@ -163,22 +167,16 @@ fn report(
 
 /// Waits until none of `ids` is to be tried any more; what they have come to.
 async fn follow(store: &Store, ids: &[i64], patience: Duration) -> anyhow::Result<Vec<DeadLetter>> {
-    let filter = Filter {
-        ids: ids.iter().map(ToString::to_string).collect(),
-        resolved: true,
-        ..Filter::default()
-    };
+    let filter = Filter { ids: ids.to_vec(), resolved: true, ..Filter::default() };
     if ids.is_empty() {
         return Ok(Vec::new());
     }
     let progress = bar(ids.len());
     let since = Instant::now();
     loop {
-        let found =
-            dead_letters::list(&store.client, &store.consumer_id, &filter, usize::MAX).await;
-        // an event id may look like a letter's number
-        let letters: Vec<_> =
-            explain(found)?.into_iter().filter(|letter| ids.contains(&letter.id)).collect();
+        let Store { client, consumer_id } = store;
+        let letters =
+            explain(dead_letters::list(client, consumer_id, &filter, false, ids.len()).await)?;
         let waits = letters.iter().filter(|letter| state(letter) == "retrying").count();
         progress.set_position(u64::try_from(ids.len() - waits.min(ids.len()))?);
         if waits == 0 {

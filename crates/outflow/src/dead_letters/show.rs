@@ -11,6 +11,9 @@ use super::list::state;
 use super::select::Selection;
 use crate::failure::Refused;
 
+/// Letters that are shown whole: each may be as large as its event.
+const MOST: usize = 1_000;
+
 #[derive(Debug, clap::Args)]
 pub(super) struct ShowArgs {
     #[command(flatten)]
@@ -147,13 +150,14 @@ fn printable(bytes: &[u8]) -> String {
 
 pub(super) async fn run(args: &ShowArgs, store: &Store) -> anyhow::Result<ExitCode> {
     // one that was asked for by its id is shown whatever has become of it
-    let resolved = !args.selection.ids.is_empty();
-    let letters = args.selection.find(store, resolved, None).await?;
+    let resolved = args.selection.is_by_id();
+    let letters = args.selection.list(store, resolved, true, MOST + 1).await?;
     if letters.is_empty() && resolved {
-        let ids = args.selection.ids.join(", ");
-        return Err(
-            Refused(format!("consumer `{}` has no dead letter {ids}", store.consumer_id)).into()
-        );
+        let (consumer, named) = (&store.consumer_id, args.selection.named());
+        return Err(Refused(format!("consumer `{consumer}` has no dead letter {named}")).into());
+    }
+    if letters.len() > MOST {
+        return Err(Refused(format!("more than {MOST} letters match: narrow the selection")).into());
     }
     let letters: Vec<Letter> = letters.into_iter().map(Letter::from).collect();
     if args.json {

@@ -36,12 +36,11 @@ async fn a_dead_letter_is_listed_shown_tried_again_and_given_up() {
         books.url
     );
     fs::write(path.join("outflow.toml"), text).unwrap();
-    let sql =
-        "CREATE TABLE seen (event_id text CONSTRAINT no_one CHECK (event_id NOT IN ('e1', 'e3')))";
+    let sql = "CREATE TABLE seen (event_id text CONSTRAINT no_one CHECK (event_id NOT IN ('e1', 'e3', '1')))";
     client.batch_execute(sql).await.unwrap();
     run(path, ["init"]).ok();
     let mut connection = redis.connect().await.unwrap();
-    for (event, aggregate) in [("e1", "a"), ("e2", "a"), ("e3", "b"), ("e4", "c")] {
+    for (event, aggregate) in [("e1", "a"), ("e2", "a"), ("e3", "b"), ("e4", "c"), ("1", "d")] {
         let fields =
             [("event_id", event), ("aggregate_type", "order"), ("aggregate_id", aggregate)];
         let mut command = redis::cmd("XADD");
@@ -54,7 +53,7 @@ async fn a_dead_letter_is_listed_shown_tried_again_and_given_up() {
     let _consume = Process(consume.spawn().unwrap());
     let since = Instant::now();
     let open = || run(path, ["dead-letters", "--json"]).json();
-    while open().as_array().map(Vec::len) != Some(2) {
+    while open().as_array().map(Vec::len) != Some(3) {
         assert!(since.elapsed() < Duration::from_secs(30), "{}", open());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -72,9 +71,18 @@ async fn a_dead_letter_is_listed_shown_tried_again_and_given_up() {
 
     assert!(run(path, ["dead-letters", "retry"]).failed(3).contains("--every"));
     let dry = run(path, ["dead-letters", "retry", "--reason", "no_one", "--dry-run"]).ok();
-    assert!(dry.contains("dry run: 2 would be"), "{dry}");
+    assert!(dry.contains("dry run: 3 would be"), "{dry}");
     let again = run(path, ["dead-letters", "retry", "e1", "--wait", "30", "--by", "ann"]);
     assert_eq!(again.code, Some(1), "it fails again: {again:?}");
+    // 1 is the number of e1's letter, and an event id
+    let unclear = run(path, ["dead-letters", "discard", "1", "--note", "which?"]).failed(3);
+    assert!(unclear.contains("--letter 1 or --event 1"), "{unclear}");
+    let discarded = run(path, ["dead-letters", "discard", "--event", "1", "--note", "a test"]).ok();
+    assert!(discarded.contains("1 discarded"), "{discarded}");
+    assert_eq!(
+        run(path, ["dead-letters", "show", "--letter", "1", "--json"]).json()[0]["state"],
+        "open"
+    );
     client.batch_execute("ALTER TABLE seen DROP CONSTRAINT no_one").await.unwrap();
     fs::write(path.join("ids"), "e1\n\n").unwrap();
     let args = ["dead-letters", "retry", "--ids-from", "ids", "--wait", "30", "--json"];
