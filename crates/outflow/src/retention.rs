@@ -77,7 +77,8 @@ struct RunArgs {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
-    let (args, dry_run) = match &args.command {
+    let command = &args.command;
+    let (args, dry_run) = match command {
         Command::Show(args) => (args, true),
         Command::Run(args) => (args, args.dry_run),
     };
@@ -89,10 +90,8 @@ pub(crate) fn run(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
     ];
     let config = Config::load(&Sources::of_process(global, &flags)?)?;
     let retention = &config.retention;
-    if !retention.of_relay() && !retention.of_consumer() {
-        let message = "everything is kept: set retention.outbox, .streams, .inbox or .settled to an age \
-                       such as \"7days\", here or by --outbox and the like";
-        return Err(Problems(vec![Problem::new("retention", message)]).into());
+    if !retention.of_relay() && !retention.of_consumer() && matches!(command, Command::Run(_)) {
+        return Err(Problems(vec![Problem::new("retention", report::NOTHING)]).into());
     }
     crate::service::single_threaded()?.block_on(async {
         let mut report = Report::new(dry_run);

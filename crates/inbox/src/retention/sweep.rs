@@ -73,28 +73,37 @@ pub(super) struct Rows {
     table: &'static str,
     done_at: &'static str,
     entry_id: &'static str,
+    /// What else must hold.
+    and: &'static str,
 }
 
-pub(super) const APPLIED: Rows =
-    Rows { table: "outflow.inbox", done_at: "applied_at", entry_id: "entry_id" };
+/// An open conflict may yet replace the row that it is in conflict with.
+pub(super) const APPLIED: Rows = Rows {
+    table: "outflow.inbox",
+    done_at: "applied_at",
+    entry_id: "entry_id",
+    and: "AND NOT EXISTS (SELECT FROM outflow.conflict AS c WHERE c.consumer_id = t.consumer_id \
+          AND c.event_id = t.event_id AND c.resolved_at IS NULL)",
+};
 
 pub(super) const SETTLED: [Rows; 3] = [
-    Rows { table: "outflow.conflict", done_at: "resolved_at", entry_id: "entry_id" },
-    Rows { table: "outflow.dead_letter", done_at: "resolved_at", entry_id: "entry_id" },
-    Rows { table: "outflow.lost_entries", done_at: "settled_at", entry_id: "up_to_id" },
+    Rows { table: "outflow.conflict", done_at: "resolved_at", entry_id: "entry_id", and: "" },
+    Rows { table: "outflow.dead_letter", done_at: "resolved_at", entry_id: "entry_id", and: "" },
+    Rows { table: "outflow.lost_entries", done_at: "settled_at", entry_id: "up_to_id", and: "" },
 ];
 
 impl Rows {
     /// Deletes, or counts, what may go on some pages. Parameters: consumer, streams, their floors, time.
     fn statement(self, pages: Range<i64>, count: bool) -> String {
-        let Self { table, done_at, entry_id } = self;
-        let (verb, and) =
+        let Self { table, done_at, entry_id, and } = self;
+        let (verb, using) =
             if count { ("SELECT count(*) FROM", ",") } else { ("DELETE FROM", " USING") };
         format!(
-            "{verb} {table} AS t{and} unnest($2::text[], $3::text[]) AS floor (stream, below) \
+            "{verb} {table} AS t{using} unnest($2::text[], $3::text[]) AS floor (stream, below) \
              WHERE t.ctid >= '({},0)'::tid AND t.ctid < '({},0)'::tid \
              AND t.consumer_id = $1::text AND t.stream = floor.stream AND t.{done_at} < $4::timestamptz \
-             AND string_to_array(t.{entry_id}, '-')::numeric[] < string_to_array(floor.below, '-')::numeric[]",
+             AND string_to_array(t.{entry_id}, '-')::numeric[] < string_to_array(floor.below, '-')::numeric[] \
+             {and}",
             pages.start, pages.end
         )
     }

@@ -9,7 +9,11 @@ use outflow_inbox::retention::{Removed, Report as Inbox};
 use outflow_relay::retention::Report as Relay;
 use serde::{Serialize, Serializer};
 
-/// Both sides.
+/// What to say where no age is set.
+pub(super) const NOTHING: &str = "everything is kept: set retention.outbox, .streams, .inbox or .settled to an age such as \
+    \"7days\", here or by --outbox and the like";
+
+/// Both sides; none of them where no age is set.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     dry_run: bool,
@@ -69,6 +73,9 @@ fn moment(at: SystemTime) -> String {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.relay.is_none() && self.consumer.is_none() {
+            return writeln!(f, "{NOTHING}");
+        }
         let mut table = Table::new();
         table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
         let removed = if self.dry_run { "would go" } else { "removed" };

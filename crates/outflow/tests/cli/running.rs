@@ -277,8 +277,10 @@ async fn retention_removes_what_was_applied_and_names_what_holds_the_rest() {
     let redis = shared_redis().await.unwrap();
     let (folder, source, books) = folder(server, redis, "").await;
     let path = folder.path();
-    let nothing = run(path, ["retention", "show"]).failed(2);
+    let nothing = run(path, ["retention", "show"]).ok();
     assert!(nothing.contains("everything is kept"), "{nothing}");
+    assert_eq!(run(path, ["retention", "show", "--json"]).json()["consumer"], Value::Null);
+    assert!(run(path, ["retention", "run"]).failed(2).contains("everything is kept"));
 
     let client = server.connect_to(&source).await.unwrap();
     let mut relay = Process::start(path, &["relay"]);
@@ -317,4 +319,47 @@ async fn retention_removes_what_was_applied_and_names_what_holds_the_rest() {
     relay.signal("-TERM");
     consume.signal("-TERM");
     assert_eq!((relay.ended(), consume.ended()), (Some(0), Some(0)), "{}", log(path, "consume"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retention_runs_by_itself_in_relay_and_consumer() {
+    let server = shared_postgres().await.unwrap();
+    let redis = shared_redis().await.unwrap();
+    let (folder, source, books) = folder(server, redis, "").await;
+    let path = folder.path();
+    let ages = "\n[retention]\noutbox = \"1s\"\nstreams = \"1s\"\ninbox = \"1s\"\nsettled = \"1s\"\ninterval = \"1s\"\n";
+    let config = fs::read_to_string(path.join("outflow.toml")).unwrap();
+    fs::write(path.join("outflow.toml"), config + ages).unwrap();
+    let client = server.connect_to(&source).await.unwrap();
+    let books = server.connect_to(&books).await.unwrap();
+    let mut relay = Process::start(path, &["relay"]);
+    let mut consume = Process::start(path, &["consume"]);
+    // rows of a snapshot have no commit time, and stay until something newer stands behind them
+    until("streaming", path, || log(path, "relay").contains("\"streaming\""));
+    let post = "SELECT ledger.post('j' || n, 'cash', 'sales', 'c', 'EUR', 100) FROM generate_series(1, 9) n";
+    client.execute(post, &[]).await.unwrap();
+    for (what, sql, query) in [
+        ("the projection", &books, "SELECT coalesce(sum(journals), 0) = 9 FROM turnover"),
+        ("the outbox", &client, "SELECT count(*) = 0 FROM outflow.outbox"),
+        ("the inbox", &books, "SELECT count(*) = 0 FROM outflow.inbox"),
+    ] {
+        until(what, path, || {
+            let row = tokio::task::block_in_place(|| {
+                tokio::runtime::Handle::current().block_on(sql.query_one(query, &[]))
+            });
+            row.unwrap().get(0)
+        });
+    }
+    until("the stream", path, || status(path).1["broker"]["found"]["streams"][0]["entries"] == 0);
+    relay.signal("-TERM");
+    consume.signal("-TERM");
+    assert_eq!((relay.ended(), consume.ended()), (Some(0), Some(0)), "{}", log(path, "consume"));
+    for (command, said) in [
+        ("relay", "retention: entries were trimmed"),
+        ("consume", "retention: rows of inbox were removed"),
+    ] {
+        assert!(log(path, command).contains(said), "{}", log(path, command));
+    }
+    let applied = "SELECT sum(journals) = 9 FROM turnover";
+    assert!(books.query_one(applied, &[]).await.unwrap().get::<_, bool>(0));
 }
