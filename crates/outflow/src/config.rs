@@ -6,12 +6,13 @@
 //! | `layers` | collects values with their origins from file, environment and flags |
 //! | `reader` | hands them out typed and within limits, notes every mistake and every unknown key |
 //! | `settings` | is the list of all settings with their defaults |
-//! | `polling`, `retention` | are those of `[polling]` and `[retention]` |
+//! | `consumer`, `polling`, `retention` | are those of `[consumer]`, `[polling]` and `[retention]` |
 //! | `check` | knows the forms of single values: names, URLs, addresses |
 //! | `libraries` | makes of them what the connector and the inbox take |
 //! | `show` | is the command `outflow config` |
 
 mod check;
+mod consumer;
 mod layers;
 mod libraries;
 mod polling;

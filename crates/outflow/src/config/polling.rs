@@ -6,8 +6,9 @@ use outflow_relay::PollingConfig;
 use outflow_relay::polling::{ClaimColumns, WakeUp};
 
 use super::check;
+use super::consumer::default_worker;
 use super::reader::Reader;
-use super::settings::{default_worker, millis, seconds};
+use super::settings::{millis, seconds};
 
 /// Below this a lease runs out between two renewals that a busy machine delays.
 const SHORTEST_LEASE: Duration = millis(500);
