@@ -148,6 +148,7 @@ fn detail(status: &Status) -> serde_json::Value {
         "failed": counts.failed,
         "parked": counts.parked,
         "dead": counts.dead,
+        "gaps": counts.gaps,
         "held": {
             "parked_events": status.held.parked,
             "open_dead_letters": status.held.dead_letters,
