@@ -64,6 +64,14 @@ impl Scale {
         }
     }
 
+    /// Where lines are least likely: percentiles rise to the upper end.
+    fn legend(self) -> SeriesLabelPosition {
+        match self {
+            Self::Linear => SeriesLabelPosition::UpperLeft,
+            Self::Logarithmic => SeriesLabelPosition::LowerRight,
+        }
+    }
+
     fn range(self, top: f64) -> std::ops::Range<f64> {
         match self {
             Self::Linear => 0.0..(if top > 0.0 { top * 1.2 } else { 1.0 }),
@@ -101,6 +109,8 @@ fn draw_lines(
     area.fill(&WHITE).map_err(failed)?;
     let mut chart = ChartBuilder::on(area)
         .margin(10)
+        // half of the last label stands beyond the axis
+        .margin_right(30)
         .x_label_area_size(40)
         .y_label_area_size(60)
         .build_cartesian_2d(0.0..right, scale.range(top))
@@ -126,7 +136,7 @@ fn draw_lines(
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
+        .position(scale.legend())
         .label_font(FONT)
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK.mix(0.3))

@@ -97,9 +97,11 @@ fn charts(report: &Report, scenario: &str) -> anyhow::Result<String> {
     if !percentiles.is_empty() {
         let axes = Axes { x: "percentile", y: "commit to entry, ms" };
         let label = |nines: &f64| {
-            let percent = 100.0 * (1.0 - 10f64.powf(-nines));
-            let text = format!("{percent:.3}");
-            format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
+            // lines between whole nines would not be at round values
+            if nines.fract().abs() > 1e-6 {
+                return String::new();
+            }
+            format!("{}%", rounded(100.0 * (1.0 - 10f64.powf(-nines))))
         };
         let chart = lines(&percentiles, axes, Scale::Logarithmic, &label)?;
         figure(&mut html, "Latency by percentile", &chart);
@@ -109,7 +111,7 @@ fn charts(report: &Report, scenario: &str) -> anyhow::Result<String> {
         // a chart of nothing but zeros shows nothing that the table does not
         if found.iter().any(|line| line.points.iter().any(|point| point.1 > 0.0)) {
             let axes = Axes { x: "seconds", y };
-            let svg = lines(&found, axes, scale, &|seconds| format!("{seconds:.0}"))?;
+            let svg = lines(&found, axes, scale, &|seconds| rounded(*seconds))?;
             figure(&mut html, title, &svg);
         }
     }
@@ -120,6 +122,12 @@ fn charts(report: &Report, scenario: &str) -> anyhow::Result<String> {
         }
     }
     Ok(html)
+}
+
+/// With the decimals that it has.
+fn rounded(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// A bar for each competitor that has any of these figures.
@@ -152,6 +160,11 @@ mod tests {
     use super::*;
     use crate::bench::compare::tally::Tally;
     use crate::bench::figure::Unit;
+
+    #[test]
+    fn labels_have_the_decimals_that_they_need() {
+        assert_eq!([0.0, 0.5, 90.0, 99.99].map(rounded), ["0", "0.5", "90", "99.99"]);
+    }
 
     #[test]
     fn a_page_holds_its_charts_and_loads_nothing() {
