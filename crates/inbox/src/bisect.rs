@@ -9,19 +9,19 @@ use tokio_postgres::Transaction;
 use tokio_postgres::error::SqlState;
 
 use crate::delivery::Delivery;
-use crate::failure::{Failure, hidden};
+use crate::failure::Failure;
 use crate::handler::{Handler, HandlerError};
 
 const BEGIN: &str = "SAVEPOINT outflow_slice";
-const KEEP: &str = "RELEASE SAVEPOINT outflow_slice";
-const UNDO: &str = "ROLLBACK TO SAVEPOINT outflow_slice";
+const END: &str = "RELEASE SAVEPOINT outflow_slice";
+const UNDO: &str = "ROLLBACK TO SAVEPOINT outflow_slice; RELEASE SAVEPOINT outflow_slice";
 // what a COMMIT would find: who failed must be known before it
-const DEFER: &str = "SET CONSTRAINTS ALL DEFERRED";
-const CHECK: &str = "SET CONSTRAINTS ALL IMMEDIATE";
+const BEGIN_DEFERRED: &str = "SAVEPOINT outflow_slice; SET CONSTRAINTS ALL DEFERRED";
+const END_DEFERRED: &str = "SET CONSTRAINTS ALL IMMEDIATE; RELEASE SAVEPOINT outflow_slice";
 
 /// Into so many parts are events cut of which one most likely fails: more parts cost more calls, and
 /// fewer cost more work that is undone.
-const PARTS: usize = 8;
+const PARTS: usize = 6;
 
 /// How many events to try first, by what is known about them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,8 +47,7 @@ pub(crate) struct Sliced {
 
 /// Applies `events` and reorders them: applied ones first.
 ///
-/// With `deferred` each slice is checked by itself, for constraints that wait for the commit and for
-/// errors that a handler did not report.
+/// With `deferred`, constraints that wait for the commit are checked for each slice.
 pub(crate) async fn run<H: Handler>(
     tx: &Transaction<'_>,
     handler: &mut H,
@@ -65,11 +64,10 @@ pub(crate) async fn run<H: Handler>(
         First::One => (1, 0),
     };
     let mut failed = Vec::new();
-    let mut slices = Slices { tx, deferred, last: None };
     while at < end {
         let to = end.min(at + step.max(1));
         let slice = events.get(at..to).unwrap_or_default();
-        match slices.run(handler, slice).await {
+        match try_slice(tx, handler, slice, deferred).await {
             Ok(()) => {
                 at = to;
                 step = match first {
@@ -98,7 +96,6 @@ pub(crate) async fn run<H: Handler>(
             Err(other) => return Err(other),
         }
     }
-    slices.end().await?;
     Ok(Sliced { applied: end, failed })
 }
 
@@ -110,66 +107,41 @@ fn without_first_aggregate(events: &mut [Delivery]) -> usize {
     events.iter().filter(|delivery| !is_of_it(delivery)).count()
 }
 
-/// The savepoint in which a slice runs. What becomes of it is said together with the next one's first
-/// statement: a slice costs one wait for the server, whether it fails or not.
-struct Slices<'a> {
-    tx: &'a Transaction<'a>,
+async fn try_slice<H: Handler>(
+    tx: &Transaction<'_>,
+    handler: &mut H,
+    events: &[Delivery],
     deferred: bool,
-    /// Whether the last slice succeeded; `None` before the first one.
-    last: Option<bool>,
+) -> Result<(), Failure> {
+    let (begin, end) = if deferred { (BEGIN_DEFERRED, END_DEFERRED) } else { (BEGIN, END) };
+    let apply = async {
+        // the savepoint goes out first; its answer need not be waited for
+        tokio::task::yield_now().await;
+        handler.apply(tx, events).await
+    };
+    let (begun, applied) = tokio::join!(tx.batch_execute(begin), apply);
+    begun?;
+    let ended = match applied {
+        Ok(()) => tx.batch_execute(end).await.map_err(HandlerError::from),
+        Err(error) => Err(error),
+    };
+    match ended.map_err(Failure::from) {
+        Err(Failure::Handler(error)) => {
+            tx.batch_execute(UNDO).await.map_err(undo_failed)?;
+            Err(Failure::Handler(error))
+        }
+        ended => ended,
+    }
 }
 
-impl Slices<'_> {
-    async fn run<H: Handler>(
-        &mut self,
-        handler: &mut H,
-        events: &[Delivery],
-    ) -> Result<(), Failure> {
-        let mut begin = match self.last {
-            None => vec![BEGIN],
-            Some(true) => vec![KEEP, BEGIN],
-            // the savepoint stays, as if it were new
-            Some(false) => vec![UNDO],
-        };
-        if self.deferred {
-            begin.push(DEFER);
+fn undo_failed(error: tokio_postgres::Error) -> Failure {
+    match error.code() {
+        Some(code)
+            if [SqlState::S_E_INVALID_SPECIFICATION, SqlState::NO_ACTIVE_SQL_TRANSACTION]
+                .contains(code) =>
+        {
+            Failure::ended_by_handler()
         }
-        let begin = begin.join("; ");
-        let apply = async {
-            // the savepoint goes out first; its answer need not be waited for
-            tokio::task::yield_now().await;
-            handler.apply(self.tx, events).await
-        };
-        let (begun, applied) = tokio::join!(self.tx.batch_execute(&begin), apply);
-        begun.map_err(|error| self.gone(error))?;
-        let ended = match applied {
-            Ok(()) if self.deferred => self.tx.batch_execute(CHECK).await.map_err(Into::into),
-            applied => applied,
-        };
-        self.last = Some(ended.is_ok());
-        ended.map_err(Failure::from)
-    }
-
-    /// Keeps the last slice, or undoes it.
-    async fn end(self) -> Result<(), Failure> {
-        let end = match self.last {
-            None => return Ok(()),
-            Some(true) => KEEP.to_owned(),
-            Some(false) => format!("{UNDO}; {KEEP}"),
-        };
-        self.tx.batch_execute(&end).await.map_err(|error| self.gone(error))
-    }
-
-    /// Why there is no savepoint any more.
-    fn gone(&self, error: tokio_postgres::Error) -> Failure {
-        let lost = [SqlState::S_E_INVALID_SPECIFICATION, SqlState::NO_ACTIVE_SQL_TRANSACTION];
-        match error.code() {
-            Some(code) if self.last.is_some() && lost.contains(code) => Failure::ended_by_handler(),
-            // the last slice was no success: where each is checked by itself that shows in time
-            Some(&SqlState::IN_FAILED_SQL_TRANSACTION) if self.last == Some(true) => {
-                Failure::Commit(hidden())
-            }
-            _ => error.into(),
-        }
+        _ => error.into(),
     }
 }

@@ -72,6 +72,6 @@ pub(crate) fn encode_failed(source: crate::encoded::EncodeError) -> Failure {
 }
 
 /// What the database says of a transaction in which something failed before.
-pub(crate) fn hidden() -> HandlerError {
+fn hidden() -> HandlerError {
     HandlerError::other("a statement of the handler failed, and the handler reported success")
 }
