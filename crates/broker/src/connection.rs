@@ -2,29 +2,31 @@
 
 use std::time::Duration;
 
-use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::aio::ConnectionLike;
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo};
 use redis::io::tcp::TcpSettings;
 use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, Pipeline, RedisError,
-    RedisFuture, RedisResult, TlsMode, Value,
+    Cmd, ConnectionAddr, ErrorKind, Pipeline, RedisError, RedisFuture, RedisResult, TlsMode, Value,
 };
 
 pub use redis::cluster_routing::Slot;
 
+use crate::packed::Packed;
 use crate::target::{Server, Target};
+use crate::wire::Wire;
 
 /// One connection to a primary, or one to each primary of a cluster.
 ///
 /// Clones share it. Commands that are sent through it at the same time may overtake each other
-/// only where they go to different nodes.
+/// only where they go to different nodes. A request that is given up before its reply, by dropping
+/// its future or after the reply's timeout, ends a connection to one server: the next one is refused.
 #[derive(Clone)]
 pub enum Connection {
     /// To one server.
-    One(MultiplexedConnection),
+    One(Wire),
     /// To every primary of a cluster. A pipeline must stay within one [`Slot`].
     Cluster(ClusterConnection),
 }
@@ -52,15 +54,9 @@ impl Target {
     /// # Cancel safety
     /// Dropping the future drops the connection.
     pub async fn connect(&self, connect: Duration, reply: Duration) -> RedisResult<Connection> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(connect))
-            .set_response_timeout(Some(reply));
         match self {
             Self::Single(server) => {
-                let info = server.info()?.set_tcp_settings(tcp_settings());
-                let client = Client::open(info)?;
-                let connection = client.get_multiplexed_async_connection_with_config(&config);
-                connection.await.map(Connection::One)
+                Wire::open(&server.info()?, connect, reply).await.map(Connection::One)
             }
             Self::Sentinel { sentinels, primary, node } => {
                 let sentinels = sentinels.iter().map(Server::info);
@@ -70,8 +66,9 @@ impl Target {
                     Some(node_info(node)),
                     SentinelServerType::Master,
                 )?;
-                let connection = client.get_async_connection_with_config(&config);
-                within(connect * 3, connection).await.map(Connection::One)
+                let client = within(connect * 2, client.async_get_client()).await?;
+                let info = client.get_connection_info();
+                Wire::open(info, connect, reply).await.map(Connection::One)
             }
             Self::Cluster { nodes } => {
                 let nodes = nodes.iter().map(Server::info).collect::<RedisResult<Vec<_>>>()?;
@@ -80,7 +77,7 @@ impl Target {
                     .response_timeout(reply)
                     .overall_response_timeout(Some(reply))
                     .retries(REDIRECTIONS)
-                    .tcp_settings(tcp_settings())
+                    .tcp_settings(TcpSettings::default().set_nodelay(true))
                     .build()?;
                 let connection = client.get_async_connection();
                 within(connect * 3, connection).await.map(Connection::Cluster)
@@ -105,20 +102,12 @@ async fn within<T>(
 
 /// User, password, database and TLS of the primary, whatever its address turns out to be.
 fn node_info(node: &Server) -> SentinelNodeConnectionInfo {
-    let info = SentinelNodeConnectionInfo::default()
-        .set_redis_connection_info(node.redis.clone())
-        .set_tcp_settings(tcp_settings());
+    let info = SentinelNodeConnectionInfo::default().set_redis_connection_info(node.redis.clone());
     match node.addr {
         ConnectionAddr::TcpTls { insecure: false, .. } => info.set_tls_mode(TlsMode::Secure),
         ConnectionAddr::TcpTls { .. } => info.set_tls_mode(TlsMode::Insecure),
         _ => info,
     }
-}
-
-/// Commands are written in one go and their replies awaited: Nagle's algorithm would only add
-/// delay.
-fn tcp_settings() -> TcpSettings {
-    TcpSettings::default().set_nodelay(true)
 }
 
 /// One of the servers that take writes: the only one, or one of a cluster's.
@@ -166,6 +155,27 @@ impl Connection {
         }
     }
 
+    /// Sends commands as one transaction (Redis documentation, "Transactions"). Returns the replies
+    /// to them, in order, among which there may be errors. In a cluster the commands must stay
+    /// within one [`Slot`].
+    ///
+    /// # Errors
+    /// Those of the connection, and what keeps the transaction from being executed: then nothing
+    /// was done.
+    ///
+    /// # Cancel safety
+    /// None: whether anything was done is not known.
+    pub async fn transaction(&mut self, commands: &Packed) -> RedisResult<Vec<Value>> {
+        match self {
+            Self::One(wire) => wire.transaction(commands).await,
+            Self::Cluster(cluster) => {
+                let pipe = commands.pipeline();
+                let mut replies = cluster.req_packed_commands(&pipe, pipe.len() + 1, 1).await?;
+                array(replies.pop().unwrap_or_default())
+            }
+        }
+    }
+
     /// Sends a command that has no key to one of [`Connection::primaries`].
     ///
     /// # Errors
@@ -179,6 +189,19 @@ impl Connection {
             }
             (connection, _) => connection.req_packed_command(command).await,
         }
+    }
+}
+
+/// What EXEC answers with.
+pub(crate) fn array(executed: Value) -> RedisResult<Vec<Value>> {
+    match executed {
+        Value::Array(replies) => Ok(replies),
+        Value::ServerError(error) => Err(error.into()),
+        other => Err(RedisError::from((
+            ErrorKind::UnexpectedReturnType,
+            "EXEC does not answer with an array",
+            format!("{other:?}"),
+        ))),
     }
 }
 

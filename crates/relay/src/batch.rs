@@ -1,6 +1,6 @@
 //! Batches: entries encoded for Redis as they come in, published all or nothing.
 //!
-//! Encoding happens here, straight from the bytes of the WAL into the command that goes out. The
+//! Encoding happens here, straight from the bytes of the WAL into the request that goes out. The
 //! texts that all events of a transaction share (id prefix, position prefix, commit time) are
 //! made once per transaction.
 
@@ -13,7 +13,7 @@ pub use part::{Part, WrittenEntry};
 use std::collections::HashMap;
 
 use jiff::Timestamp;
-use outflow_broker::{Slot, Target};
+use outflow_broker::{Packed, Slot, Target};
 use outflow_event::EntryId;
 use redis::Cmd;
 
@@ -142,10 +142,10 @@ impl Batch {
 
     /// Adds the command that writes the offset to Redis: as the last one of the transaction it
     /// finds the entries in place. Only where one transaction reaches every key.
-    pub fn seal(&mut self, offset_command: Cmd) {
+    pub fn seal(&mut self, offset_command: &Cmd) {
         debug_assert!(self.by_slot.is_none(), "an offset lives in one slot, the entries in many");
         if self.parts.is_empty() {
-            self.parts.push(Part::new());
+            self.parts.push(Part::default());
         }
         if let Some(part) = self.parts.first_mut() {
             part.seal(offset_command);
@@ -155,7 +155,7 @@ impl Batch {
     /// The transactions that the batch consists of: one, or in a cluster one for each slot that
     /// gets entries. They are independent of each other, and the next batch waits for all of them.
     pub fn parts(&self) -> impl Iterator<Item = &Part> + Clone {
-        self.parts.iter().filter(|part| !part.transaction().is_empty())
+        self.parts.iter().filter(|part| !part.commands().is_empty())
     }
 
     /// Empties the batch and keeps its memory.
@@ -173,7 +173,14 @@ impl Batch {
         (self.oldest_commit, self.offset, self.claim) = (None, None, None);
     }
 
-    fn push(&mut self, command: Cmd, bytes: usize, key: &[u8], id: Option<EntryId>) {
+    /// Has `write` add the command of one more entry, of so many bytes, to the stream `key`.
+    fn entry(
+        &mut self,
+        key: &[u8],
+        id: Option<EntryId>,
+        bytes: usize,
+        write: impl FnOnce(&mut Packed),
+    ) {
         self.bytes += bytes;
         let (stream, part) = match self.by_key.get(key) {
             Some(&known) => known,
@@ -189,10 +196,10 @@ impl Batch {
             *last = id;
         }
         if part == self.parts.len() {
-            self.parts.push(Part::new());
+            self.parts.push(Part::default());
         }
         if let Some(part) = self.parts.get_mut(part) {
-            part.push(command);
+            write(part.entry());
         }
     }
 

@@ -78,7 +78,7 @@ impl<S: Sink, O: OffsetStore> Publisher<S, O> {
                 length = *ledger_entries;
             }
             let command = save_command(connector, offset, length, batch.streams())?;
-            batch.seal(command);
+            batch.seal(&command);
         }
         Ok(())
     }

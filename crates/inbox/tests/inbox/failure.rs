@@ -124,7 +124,7 @@ async fn c80_entries_whose_reply_was_lost_are_read_again_at_once() {
     proxy.swallow_replies();
     bed.add_many(11..=30, 2).await;
     // the connection looks healthy, only nothing comes any more
-    running.until_waiting_for("timed out").await;
+    running.until_waiting_for("no reply within").await;
     assert!(bed.pending().await > 0);
     proxy.cut();
     proxy.resume();

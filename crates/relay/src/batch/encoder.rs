@@ -1,11 +1,11 @@
 //! Encodes events and dead letters into a batch.
 
+use std::borrow::Cow;
 use std::io::Write as _;
 
 use jiff::Timestamp;
 use outflow_event::entry::{self, Origin, field};
 use outflow_event::{EntryId, Epoch, EventRef, Lsn, Position, PositionError, StreamNaming};
-use redis::Cmd;
 
 use super::Batch;
 use crate::config::EntryIdMode;
@@ -24,11 +24,6 @@ pub struct Encoder {
     id: Vec<u8>,
     position: Vec<u8>,
 }
-
-/// Room for the arguments of an entry with every field, and for their bytes without the payload:
-/// enough for one allocation each, as a rule.
-const USUAL_ARGS: usize = 24;
-const USUAL_BYTES: usize = 384;
 
 /// In place of an id (Redis documentation, XADD).
 const REDIS_MAKES_IT: &[u8] = b"*";
@@ -125,24 +120,26 @@ impl Encoder {
     ) -> Result<(), PositionError> {
         let id = self.address(position)?;
         let reason = fault.to_string();
-        let mut command = Cmd::new();
-        command.arg("XADD").arg(self.dead_letter_key.as_slice()).arg(self.id.as_slice());
-        command.arg(field::EVENT_ID).arg(event_id).arg("reason").arg(&reason);
+        let mut fields: Vec<(Cow<'_, [u8]>, &[u8])> = vec![
+            (field::EVENT_ID.as_bytes().into(), event_id),
+            (b"reason".into(), reason.as_bytes()),
+        ];
         if position.is_some() {
-            command.arg(field::POSITION).arg(self.position.as_slice());
-            command.arg(field::COMMIT_TIME).arg(self.transaction.commit_time_text.as_slice());
+            let commit_time = self.transaction.commit_time_text.as_slice();
+            fields.push((field::POSITION.as_bytes().into(), &self.position));
+            fields.push((field::COMMIT_TIME.as_bytes().into(), commit_time));
         }
-        let mut bytes = reason.len();
-        for (name, value) in columns {
-            if let RowFault::PayloadTooLarge { bytes, .. } = fault
-                && value.len() >= *bytes
-            {
-                continue;
+        let is_too_large = |value: &[u8]| matches!(fault, RowFault::PayloadTooLarge { bytes, .. } if value.len() >= *bytes);
+        let columns = columns.filter(|(_, value)| !is_too_large(value));
+        fields.extend(columns.map(|(name, value)| ([b"column.", name].concat().into(), value)));
+        let bytes = fields.iter().map(|(name, value)| name.len() + value.len()).sum();
+        batch.entry(&self.dead_letter_key, id, bytes, |commands| {
+            let mut command = commands.command(3 + 2 * fields.len());
+            command.arg(b"XADD").arg(&self.dead_letter_key).arg(&self.id);
+            for (name, value) in &fields {
+                command.arg(name).arg(value);
             }
-            bytes += name.len() + value.len();
-            command.arg([b"column.", name].concat()).arg(value);
-        }
-        batch.push(command, bytes, &self.dead_letter_key, id);
+        });
         batch.dead_letters += 1;
         Ok(())
     }
@@ -182,15 +179,19 @@ fn add(
 ) {
     key.clear();
     naming.write_key(event.aggregate_type, naming.partition(event.aggregate_id), key);
-    let payload = event.payload.map_or(0, <[u8]>::len);
-    let mut command = Cmd::with_capacity(USUAL_ARGS, payload + USUAL_BYTES);
-    command.arg("XADD").arg(key.as_slice()).arg(id_text);
-    let mut bytes = key.len() + id_text.len();
+    // counted first: a command begins with the number of its arguments
+    let (mut fields, mut bytes) = (0, key.len() + id_text.len());
     entry::encode(event, origin, |name, value| {
+        fields += 1;
         bytes += name.len() + value.len();
-        command.arg(name).arg(value);
     });
-    batch.push(command, bytes, key, id);
+    batch.entry(key, id, bytes, |commands| {
+        let mut command = commands.command(3 + 2 * fields);
+        command.arg(b"XADD").arg(key).arg(id_text);
+        entry::encode(event, origin, |name, value| {
+            command.arg(name).arg(value);
+        });
+    });
     batch.events += 1;
 }
 

@@ -1,11 +1,12 @@
 //! One transaction of a batch.
 
-use redis::{Arg, Cmd, Pipeline};
+use outflow_broker::Packed;
+use redis::Cmd;
 
 /// Entries that are added all or nothing.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Part {
-    pipe: Pipeline,
+    commands: Packed,
     entries: usize,
 }
 
@@ -21,10 +22,6 @@ pub struct WrittenEntry<'a> {
 }
 
 impl Part {
-    pub(super) fn new() -> Self {
-        Self { pipe: new_pipeline(0), entries: 0 }
-    }
-
     /// Number of entries.
     #[must_use]
     pub fn entries(&self) -> usize {
@@ -34,50 +31,37 @@ impl Part {
     /// Whether the offset is among the commands.
     #[must_use]
     pub fn is_sealed(&self) -> bool {
-        self.pipe.len() > self.entries
+        self.commands.len() > self.entries
     }
 
-    /// The entries, and the offset if the batch was sealed with one, as one transaction (Redis
-    /// documentation, "Transactions"). The first [`Part::entries`] replies belong to the entries.
+    /// The entries, and the offset if the batch was sealed with one: what is sent as one transaction.
+    /// The first [`Part::entries`] replies belong to the entries.
     #[must_use]
-    pub fn transaction(&self) -> &Pipeline {
-        &self.pipe
+    pub fn commands(&self) -> &Packed {
+        &self.commands
     }
 
-    /// Key, id and event id of every entry, in order.
+    /// Key, id and event id of every entry, in order, read out of the commands: not for every batch.
     pub fn written(&self) -> impl Iterator<Item = WrittenEntry<'_>> {
-        self.pipe.cmd_iter().take(self.entries).filter_map(|command| {
-            let mut args = command.args_iter().filter_map(|arg| match arg {
-                Arg::Simple(bytes) => Some(bytes),
-                _ => None,
-            });
+        self.commands.commands().take(self.entries).filter_map(|arguments| {
             // XADD key id event_id <value> ..: the encoder puts the event id first
-            let (_, key, id) = (args.next()?, args.next()?, args.next()?);
-            let (_, event_id) = (args.next()?, args.next()?);
+            let [_, key, id, _, event_id, ..] = *arguments else { return None };
             Some(WrittenEntry { key, id, event_id })
         })
     }
 
-    pub(super) fn push(&mut self, command: Cmd) {
-        self.pipe.add_command(command);
+    /// Where the command goes that adds one more entry.
+    pub(super) fn entry(&mut self) -> &mut Packed {
         self.entries += 1;
+        &mut self.commands
     }
 
-    pub(super) fn seal(&mut self, offset_command: Cmd) {
-        self.pipe.add_command(offset_command);
+    pub(super) fn seal(&mut self, offset_command: &Cmd) {
+        self.commands.add(offset_command);
     }
 
     pub(super) fn clear(&mut self) {
-        self.pipe = new_pipeline(self.entries.min(MAX_KEPT_COMMANDS));
+        self.commands.clear();
         self.entries = 0;
     }
-}
-
-/// A batch that was once huge does not keep its memory for ever.
-const MAX_KEPT_COMMANDS: usize = 1024;
-
-fn new_pipeline(capacity: usize) -> Pipeline {
-    let mut pipe = Pipeline::with_capacity(capacity + 1);
-    pipe.atomic().ignore_errors();
-    pipe
 }

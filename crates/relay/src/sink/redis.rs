@@ -6,7 +6,6 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use outflow_broker::{Connection, Slot};
 use outflow_event::EntryId;
-use redis::aio::ConnectionLike as _;
 use redis::{Cmd, RedisResult, Value, cmd};
 use tracing::debug;
 
@@ -121,6 +120,9 @@ impl RedisSink {
     }
 
     async fn check(&mut self, part: &Part, replies: &[Value]) -> Result<(), Error> {
+        if !replies.iter().any(|reply| matches!(reply, Value::ServerError(_))) {
+            return Ok(());
+        }
         for (entry, reply) in part.written().zip(replies) {
             let Value::ServerError(error) = reply else { continue };
             let refused_id = error.details().is_some_and(|text| text.contains(ID_REFUSED));
@@ -229,22 +231,14 @@ async fn last_id(connection: &mut Connection, key: &[u8]) -> Result<Option<Entry
     }
 }
 
-/// Sends one transaction and takes its replies apart.
+/// Sends one transaction. Returns the replies to its commands.
 async fn execute(mut connection: Connection, part: &Part) -> Result<Vec<Value>, Error> {
-    let pipe = part.transaction();
-    let replies = connection
-        .req_packed_commands(pipe, pipe.len() + 1, 1)
-        .await
-        .map_err(|error| classify(&error))?;
-    let replies = match replies.into_iter().next() {
-        Some(Value::Array(replies)) => replies,
-        Some(Value::ServerError(error)) => return Err(classify_server_error(&error)),
-        other => return Err(Error::SinkUnavailable(format!("unexpected reply {other:?}"))),
-    };
-    if replies.len() == pipe.len() {
+    let commands = part.commands();
+    let replies = connection.transaction(commands).await.map_err(|error| classify(&error))?;
+    if replies.len() == commands.len() {
         return Ok(replies);
     }
-    let (got, sent) = (replies.len(), pipe.len());
+    let (got, sent) = (replies.len(), commands.len());
     Err(Error::SinkUnavailable(format!("{got} replies to {sent} commands")))
 }
 
