@@ -240,6 +240,21 @@ impl Batch {
 #[derive(Debug, Default)]
 pub(crate) struct InFlight(Mutex<Vec<Arc<Vec<StreamIds>>>>);
 
+/// What was in flight at one moment.
+#[derive(Debug, Clone)]
+pub(crate) struct InWork(Vec<Arc<Vec<StreamIds>>>);
+
+impl InWork {
+    pub(crate) fn contains(&self, stream: usize, id: EntryId) -> bool {
+        holds(&self.0, stream, id)
+    }
+}
+
+fn holds(batches: &[Arc<Vec<StreamIds>>], stream: usize, id: EntryId) -> bool {
+    let holds = |held: &StreamIds| held.stream == stream && held.ids.binary_search(&id).is_ok();
+    batches.iter().any(|batch| batch.iter().any(holds))
+}
+
 impl InFlight {
     pub(crate) fn add(&self, ids: Arc<Vec<StreamIds>>) {
         self.lock().push(ids);
@@ -250,8 +265,13 @@ impl InFlight {
     }
 
     pub(crate) fn contains(&self, stream: usize, id: EntryId) -> bool {
-        let holds = |held: &StreamIds| held.stream == stream && held.ids.binary_search(&id).is_ok();
-        self.lock().iter().any(|batch| batch.iter().any(holds))
+        holds(&self.lock(), stream, id)
+    }
+
+    /// To be taken before Redis is asked what is pending: an entry may be acknowledged, and forgotten
+    /// here, while the answer that names it is on its way.
+    pub(crate) fn now(&self) -> InWork {
+        InWork(self.lock().clone())
     }
 
     /// Whether anything of the stream is.

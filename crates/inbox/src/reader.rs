@@ -211,10 +211,13 @@ impl Reader {
                 let Some(key) = self.config().streams.get(stream) else { break };
                 let mut command = self.xreadgroup();
                 command.arg("STREAMS").arg(key).arg(cursor.to_string());
+                let in_work = self.shared.in_flight.now();
                 let read = self.by_index(command.query_async(redis).await?)?;
-                let records: Vec<_> = read.into_iter().flat_map(|(_, records)| records).collect();
+                let mut records: Vec<_> =
+                    read.into_iter().flat_map(|(_, records)| records).collect();
                 let Some(last) = records.last() else { break };
                 cursor = last.id;
+                records.retain(|record| !in_work.contains(stream, record.id));
                 self.send_again(redis, permit, stream, records).await?;
             }
         }

@@ -88,10 +88,11 @@ impl Reader {
         command.arg(key).arg(&config.consumer_id).arg(&self.shared.me);
         command.arg(u64::try_from(min_idle.as_millis()).unwrap_or(u64::MAX));
         command.arg(cursor.to_string()).arg("COUNT").arg(self.pace.count());
+        let in_work = self.shared.in_flight.now();
         let claimed = reply::claimed(command.query_async(redis).await?)?;
         let lost = claimed.deleted.iter().map(|id| Record { id: *id, fields: None });
         let mut records: Vec<Record> = claimed.records.into_iter().chain(lost).collect();
-        records.retain(|record| !self.shared.in_flight.contains(stream, record.id));
+        records.retain(|record| !in_work.contains(stream, record.id));
         records.sort_unstable_by_key(|record| record.id);
         let foreign = |record: &&Record| {
             before.get(&record.id).is_none_or(|p| !is_process_of(&p.worker, &config.worker))
@@ -138,9 +139,8 @@ impl Reader {
         redis: &mut Connection,
         permit: mpsc::OwnedPermit<Batch>,
         stream: usize,
-        mut records: Vec<Record>,
+        records: Vec<Record>,
     ) -> Result<(), End> {
-        records.retain(|record| !self.shared.in_flight.contains(stream, record.id));
         let (Some(key), Some(first), Some(last)) =
             (self.shared.streams.get(stream).cloned(), records.first(), records.last())
         else {
