@@ -40,6 +40,8 @@ pub(crate) struct Applier<H> {
     stored_resume: Vec<EntryId>,
     /// So many more batches are applied with care.
     careful: u32,
+    /// So many events failed in the last batch in which any did.
+    failing: usize,
     pub(crate) rounds: Rounds,
     /// When to look for replacements that somebody asked for.
     pub(crate) replacements_due: Instant,
@@ -72,6 +74,7 @@ impl<H: Handler> Applier<H> {
             stop,
             stored_resume,
             careful: 0,
+            failing: 0,
             rounds,
             replacements_due,
         }
@@ -225,7 +228,7 @@ impl<H: Handler> Applier<H> {
             (true, true) => Care::Slices { first: First::One, deferred: false },
             (true, false) => Care::Slices { first: First::All, deferred: false },
             (false, _) if self.careful > CAREFUL - EXPECTED => {
-                Care::Slices { first: First::Part, deferred: false }
+                Care::Slices { first: First::Parts { failing: self.failing }, deferred: false }
             }
             (false, _) if self.careful > 0 => Care::Slices { first: First::All, deferred: false },
             (false, _) => Care::None,
@@ -294,6 +297,7 @@ impl<H: Handler> Applier<H> {
         report::report(&self.shared, batch, outcome);
         if !outcome.failed.is_empty() {
             self.careful = CAREFUL;
+            self.failing = outcome.failed.len();
         } else if !batch.is_parked() {
             self.careful = self.careful.saturating_sub(1);
         }

@@ -4,6 +4,9 @@
 //! Every slice runs in a savepoint. A slice that fails is rolled back and halved, one that succeeds
 //! stays: a failing event costs O(log n) calls of the handler and no transaction of its own. What
 //! follows a failing event in its aggregate is left out, in order.
+//!
+//! Between two slices is one statement, and its answer is waited for: where a handler has ended the
+//! transaction the next slice would run outside of one.
 
 use tokio_postgres::Transaction;
 use tokio_postgres::error::SqlState;
@@ -12,28 +15,64 @@ use crate::delivery::Delivery;
 use crate::failure::Failure;
 use crate::handler::{Handler, HandlerError};
 
-const BEGIN: &str = "SAVEPOINT outflow_slice";
-const END: &str = "RELEASE SAVEPOINT outflow_slice";
-const UNDO: &str = "ROLLBACK TO SAVEPOINT outflow_slice; RELEASE SAVEPOINT outflow_slice";
-// what a COMMIT would find: who failed must be known before it
-const BEGIN_DEFERRED: &str = "SAVEPOINT outflow_slice; SET CONSTRAINTS ALL DEFERRED";
-const END_DEFERRED: &str = "SET CONSTRAINTS ALL IMMEDIATE; RELEASE SAVEPOINT outflow_slice";
+/// What stands around the slices.
+struct Savepoint {
+    /// Before the first one.
+    begin: &'static str,
+    /// After one that succeeded: it stays, and the next one begins.
+    next: &'static str,
+    /// After the last one.
+    end: &'static str,
+    /// After one that failed: the next one begins where it did.
+    undo: &'static str,
+}
+
+const SAVEPOINT: Savepoint = Savepoint {
+    begin: "SAVEPOINT outflow_slice",
+    next: "RELEASE SAVEPOINT outflow_slice; SAVEPOINT outflow_slice",
+    end: "RELEASE SAVEPOINT outflow_slice",
+    undo: "ROLLBACK TO SAVEPOINT outflow_slice",
+};
+
+/// Finds what a COMMIT would find: who failed must be known before it.
+const DEFERRED: Savepoint = Savepoint {
+    begin: "SAVEPOINT outflow_slice; SET CONSTRAINTS ALL DEFERRED",
+    next: "SET CONSTRAINTS ALL IMMEDIATE; RELEASE SAVEPOINT outflow_slice; \
+           SAVEPOINT outflow_slice; SET CONSTRAINTS ALL DEFERRED",
+    end: "SET CONSTRAINTS ALL IMMEDIATE; RELEASE SAVEPOINT outflow_slice",
+    undo: "ROLLBACK TO SAVEPOINT outflow_slice; SET CONSTRAINTS ALL DEFERRED",
+};
 
 /// Into so many parts are events cut of which one most likely fails: more parts cost more calls, and
 /// fewer cost more work that is undone.
-const PARTS: usize = 6;
+const PARTS: usize = 12;
 
 /// How many events to try first, by what is known about them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum First {
     /// Most likely they are all right.
     All,
-    /// One of them most likely fails, as in the batches before: what runs in vain shall be little.
-    Part,
+    /// So many most likely fail, as in the batch before: what runs in vain shall be little. When they
+    /// are found, the others are tried at once.
+    Parts { failing: usize },
     /// All at once have failed already.
     Half,
     /// Each has failed before: by itself, and more at once while that goes well.
     One,
+}
+
+impl First {
+    /// How many of `rest` to try next, where nothing is known to be wrong with them and `found` have
+    /// failed; `all` were there at first.
+    fn step(self, all: usize, rest: usize, found: usize) -> usize {
+        match self {
+            Self::Parts { failing } if found < failing => {
+                all.div_ceil(PARTS * failing.isqrt().max(1))
+            }
+            Self::One => 1,
+            Self::All | Self::Half | Self::Parts { .. } => rest,
+        }
+    }
 }
 
 /// What became of the events.
@@ -55,28 +94,29 @@ pub(crate) async fn run<H: Handler>(
     first: First,
     deferred: bool,
 ) -> Result<Sliced, Failure> {
-    let (mut at, mut end) = (0, events.len());
-    let part = end.div_ceil(PARTS);
+    let savepoint = if deferred { DEFERRED } else { SAVEPOINT };
+    let all = events.len();
+    let (mut at, mut end) = (0, all);
     let (mut step, mut bad_until) = match first {
-        First::All => (end, 0),
-        First::Part => (part, 0),
         First::Half => (end.div_ceil(2), end),
-        First::One => (1, 0),
+        _ => (first.step(all, end, 0), 0),
     };
     let mut failed = Vec::new();
+    let mut begin = Some(savepoint.begin);
     while at < end {
         let to = end.min(at + step.max(1));
         let slice = events.get(at..to).unwrap_or_default();
-        match try_slice(tx, handler, slice, deferred).await {
+        let close = if to == end { savepoint.end } else { savepoint.next };
+        match try_slice(tx, handler, slice, begin.take(), close).await {
             Ok(()) => {
                 at = to;
                 step = match first {
                     // the failing one stands in what is left of the slice that failed
                     _ if at < bad_until => (bad_until - at).div_ceil(2),
                     First::One => step.saturating_mul(2),
-                    First::Part => part,
-                    First::All | First::Half => end - at,
+                    _ => first.step(all, end - at, failed.len()),
                 };
+                continue;
             }
             Err(Failure::Handler(_)) if to - at > 1 => {
                 bad_until = to;
@@ -87,14 +127,11 @@ pub(crate) async fn run<H: Handler>(
                 failed.extend(rest.first().map(|event| (event.ordinal, error)));
                 end = at + without_first_aggregate(rest);
                 bad_until = 0;
-                step = match first {
-                    First::One => 1,
-                    First::Part => part,
-                    First::All | First::Half => end - at,
-                };
+                step = first.step(all, end - at, failed.len());
             }
             Err(other) => return Err(other),
         }
+        tx.batch_execute(savepoint.undo).await.map_err(undo_failed)?;
     }
     Ok(Sliced { applied: end, failed })
 }
@@ -111,27 +148,25 @@ async fn try_slice<H: Handler>(
     tx: &Transaction<'_>,
     handler: &mut H,
     events: &[Delivery],
-    deferred: bool,
+    begin: Option<&str>,
+    close: &str,
 ) -> Result<(), Failure> {
-    let (begin, end) = if deferred { (BEGIN_DEFERRED, END_DEFERRED) } else { (BEGIN, END) };
-    let apply = async {
-        // the savepoint goes out first; its answer need not be waited for
-        tokio::task::yield_now().await;
-        handler.apply(tx, events).await
-    };
-    let (begun, applied) = tokio::join!(tx.batch_execute(begin), apply);
-    begun?;
-    let ended = match applied {
-        Ok(()) => tx.batch_execute(end).await.map_err(HandlerError::from),
-        Err(error) => Err(error),
-    };
-    match ended.map_err(Failure::from) {
-        Err(Failure::Handler(error)) => {
-            tx.batch_execute(UNDO).await.map_err(undo_failed)?;
-            Err(Failure::Handler(error))
+    match begin {
+        None => handler.apply(tx, events).await?,
+        Some(begin) => {
+            let apply = async {
+                // the savepoint goes out first; nobody but this side has used the transaction yet, so
+                // its answer need not be waited for
+                tokio::task::yield_now().await;
+                handler.apply(tx, events).await
+            };
+            let (begun, applied) = tokio::join!(tx.batch_execute(begin), apply);
+            begun?;
+            applied?;
         }
-        ended => ended,
     }
+    tx.batch_execute(close).await.map_err(HandlerError::from)?;
+    Ok(())
 }
 
 fn undo_failed(error: tokio_postgres::Error) -> Failure {
