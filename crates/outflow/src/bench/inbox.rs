@@ -97,8 +97,8 @@ fn summary(runs: &[Run], bare: Vec<f64>) -> Vec<Figure> {
 
 /// Empties what both write to.
 async fn empty(stage: &Stage) -> anyhow::Result<()> {
-    let sql = "TRUNCATE outflow.inbox, outflow.position, outflow.dead_letter, outflow.parked, outflow.worker, turnover; \
-               CHECKPOINT";
+    let sql = "TRUNCATE outflow.inbox, outflow.position, outflow.dead_letter, outflow.parked, outflow.worker, \
+               outflow.sequence, turnover; CHECKPOINT";
     Ok(stage.sql.batch_execute(sql).await?)
 }
 

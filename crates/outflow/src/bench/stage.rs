@@ -240,19 +240,21 @@ impl Stage {
     }
 
     /// `outflow consume` as a worker of the consumer `name` over streams of another prefix and number
-    /// of partitions. What is refused becomes a dead letter at once and holds nobody up.
+    /// of partitions, with what to do about gaps. What is refused becomes a dead letter at once and holds
+    /// nobody up.
     pub(super) fn worker(
         &self,
         name: &str,
         worker: &str,
         broker: &Broker,
         projection: &str,
-        (prefix, partitions): (&str, u32),
+        (prefix, partitions, on_gap): (&str, u32, &str),
     ) -> anyhow::Result<Program> {
         let mut config = self.consumer_config(name, worker, broker, projection)?;
         if let Some(toml::Value::Table(consumer)) = config.get_mut("consumer") {
             consumer.insert("max_attempts".to_owned(), 1.into());
             consumer.insert("on_failure".to_owned(), "skip".into());
+            consumer.insert("on_gap".to_owned(), on_gap.into());
         }
         let partitions = partitions.to_string();
         set(&mut config, "sink", &[("stream_prefix", prefix), ("partitions", &partitions)]);

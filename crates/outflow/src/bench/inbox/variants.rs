@@ -4,6 +4,8 @@
 //! - 1 % duplicates and 0.1 % events that the projection refuses, spread evenly: nearly every
 //!   transaction holds both. Refused ones become dead letters at once and hold nobody up
 //!   (`max_attempts = 1`, `on_failure = "skip"`): what is measured is to find them and to go on.
+//! - `on_gap = "warn"`, where every event has a `seq` and none is missing: two statements more in each
+//!   transaction, over the thousand aggregates of its thousand events. The costliest case there is.
 //! - two partitions, read by one worker and by two, in the time in which both partitions are at work
 //!   (to share them out takes a moment, and at the end one is done before the other); and what two
 //!   connections do with the statements alone, as the bound that the database sets on this machine;
@@ -25,6 +27,8 @@ use super::{BATCH, PROJECTION, SCENARIO, empty, group, statements};
 const CLEAN: &str = "clean:";
 const DIRTY: &str = "dirty:";
 const PAIR: &str = "pair:";
+/// Rounds with `on_gap = "warn"`, and none with `--quick`.
+const WATCHED: u32 = 3;
 
 /// A stream and the ids of its entries.
 struct Lane {
@@ -47,6 +51,7 @@ struct Setup<'a> {
     prefix: &'a str,
     partitions: u32,
     workers: usize,
+    on_gap: &'a str,
 }
 
 pub(super) async fn run(
@@ -73,48 +78,68 @@ pub(super) async fn run(
         pair.push(lane(broker, key, half, progress).await?);
     }
 
-    let count = events.len() as f64;
-    let (mut worse, mut scaled, mut bound) = (Vec::new(), Vec::new(), Vec::new());
+    let plain = Setup { prefix: CLEAN, partitions: 1, workers: 1, on_gap: "ignore" };
+    let (mut worse, mut watched) = (Vec::new(), Vec::new());
+    let (mut scaled, mut bound) = (Vec::new(), Vec::new());
     let (mut busy_one, mut busy_two) = (Vec::new(), Vec::new());
     for round in 1..=stage.options.rounds {
-        progress.step(format!("inbox, round {round}: duplicates, refusals, workers"), 1);
-        let plain = Setup { prefix: CLEAN, partitions: 1, workers: 1 };
+        progress.step(format!("inbox, round {round}: duplicates, refusals, gaps, workers"), 1);
         let base = timed(stage, broker, &clean, &plain, events.len()).await?;
-        let setup = Setup { prefix: DIRTY, partitions: 1, workers: 1 };
+        if round <= WATCHED && !stage.options.quick {
+            let setup = Setup { on_gap: "warn", ..plain };
+            let watching = timed(stage, broker, &clean, &setup, events.len()).await?;
+            watched.push(base.seconds / watching.seconds);
+        }
+        let setup = Setup { prefix: DIRTY, ..plain };
         let dirty = timed(stage, broker, &refused, &setup, dirty.effects).await?;
         worse.push(base.seconds / dirty.seconds);
-        let setup = Setup { prefix: PAIR, partitions: 2, workers: 1 };
+        let setup = Setup { prefix: PAIR, partitions: 2, ..plain };
         let one = timed(stage, broker, &pair, &setup, events.len()).await?;
-        let setup = Setup { prefix: PAIR, partitions: 2, workers: 2 };
+        let setup = Setup { workers: 2, ..setup };
         let two = timed(stage, broker, &pair, &setup, events.len()).await?;
         scaled.push(two.rate / one.rate);
         busy_one.push(one.busy);
         busy_two.push(two.busy);
-        empty(stage).await?;
-        let bare =
-            statements::run(stage.connect().await?, ("one", events), BATCH, PROJECTION, progress);
-        let bare = bare.await?;
-        empty(stage).await?;
-        let since = Instant::now();
-        let (first, second) = (stage.connect().await?, stage.connect().await?);
-        tokio::try_join!(
-            statements::run(first, ("one", &halves[0]), BATCH, PROJECTION, progress),
-            statements::run(second, ("two", &halves[1]), BATCH, PROJECTION, progress),
-        )?;
-        bound.push(count / since.elapsed().as_secs_f64() / bare);
+        bound.push(two_connections(stage, events, &halves, progress).await?);
     }
     empty(stage).await?;
     let figure = |case: &str, name, rounds| {
         Figure::new(SCENARIO, case.to_owned(), name, Unit::Ratio, rounds)
     };
-    Ok(vec![
+    let mut figures = vec![
         figure("1 % duplicates, 0.1 % refused", "consumer / consumer without", worse)
             .target(Some(Target::AtLeast(0.8))),
+    ];
+    if !watched.is_empty() {
+        figures.push(figure("on_gap = \"warn\"", "consumer / consumer without", watched));
+    }
+    figures.extend([
         figure("two partitions", "two workers / one worker", scaled),
         figure("two partitions", "two connections / one, statements alone", bound),
         figure("two partitions", "processors at work, one worker", busy_one),
         figure("two partitions", "processors at work, two workers", busy_two),
-    ])
+    ]);
+    Ok(figures)
+}
+
+/// How much faster two connections are with the statements alone than one.
+async fn two_connections(
+    stage: &Stage,
+    events: &[Made],
+    halves: &[Vec<Made>; 2],
+    progress: &Progress,
+) -> anyhow::Result<f64> {
+    empty(stage).await?;
+    let client = stage.connect().await?;
+    let bare = statements::run(client, ("one", events), BATCH, PROJECTION, progress).await?;
+    empty(stage).await?;
+    let since = Instant::now();
+    let (first, second) = (stage.connect().await?, stage.connect().await?);
+    tokio::try_join!(
+        statements::run(first, ("one", &halves[0]), BATCH, PROJECTION, progress),
+        statements::run(second, ("two", &halves[1]), BATCH, PROJECTION, progress),
+    )?;
+    Ok(events.len() as f64 / since.elapsed().as_secs_f64() / bare)
 }
 
 struct Worsened {
@@ -178,7 +203,7 @@ async fn timed(
     let mut programs: Vec<Program> = Vec::new();
     for number in 1..=setup.workers {
         let worker = format!("worker-{number}");
-        let sink = (setup.prefix, setup.partitions);
+        let sink = (setup.prefix, setup.partitions, setup.on_gap);
         programs.push(stage.worker(&name, &worker, broker, PROJECTION, sink)?);
     }
     let mut patience = Patience::new();
