@@ -15,6 +15,7 @@ mod conflicts;
 mod dead_letters;
 mod init;
 mod migration;
+mod roles;
 mod running;
 mod settings;
 

@@ -11,13 +11,22 @@ use crate::{outflow, run};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Names and values.
+pub(crate) type Variables = [(&'static str, String)];
+
 /// A process that ends with the test.
 pub(crate) struct Process(Child);
 
 impl Process {
     pub(crate) fn start(folder: &Path, args: &[&str]) -> Self {
+        Self::start_as(folder, args, &[])
+    }
+
+    pub(crate) fn start_as(folder: &Path, args: &[&str], variables: &Variables) -> Self {
         let log = fs::File::create(folder.join(format!("{}.log", args[0]))).unwrap();
-        Self(outflow(folder).args(args).stdout(Stdio::null()).stderr(log).spawn().unwrap())
+        let mut command = outflow(folder);
+        command.args(args).envs(variables.iter().cloned());
+        Self(command.stdout(Stdio::null()).stderr(log).spawn().unwrap())
     }
 
     pub(crate) fn signal(&self, name: &str) {
