@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::{Bed, checked, gated, seen};
+use crate::support::{Bed, checked, gated, seen, seen_then};
 use outflow_inbox::{
     ConsumerOptions, Delivery, Handler, HandlerError, OnFailure, SqlProjection, State,
 };
-use tokio_postgres::Transaction;
 
 const RETRIED: &str = "cannot be applied and will be tried again";
 const DEAD: &str = "is a dead letter now";
@@ -186,40 +185,24 @@ async fn c91_a_projection_that_no_event_can_succeed_with_counts_against_none() {
     bed.assert_order_within_aggregates().await;
 }
 
-/// Meets bad weather in some of the attempts of one event, and refuses it in the others.
-struct Weather {
-    inner: SqlProjection,
-    storms: u32,
-}
-
-impl Handler for Weather {
-    async fn apply(
-        &mut self,
-        tx: &Transaction<'_>,
-        events: &[Delivery],
-    ) -> Result<(), HandlerError> {
-        self.inner.apply(tx, events).await?;
-        if !events.iter().any(|event| event.entry.event.event_id == "e1") {
-            return Ok(());
-        }
-        if self.storms > 0 {
-            self.storms -= 1;
-            let weather = match self.storms % 3 {
-                0 => "DO $$ BEGIN RAISE SQLSTATE '40001'; END $$",
-                1 => "DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$",
-                _ => "SELECT pg_terminate_backend(pg_backend_pid())",
-            };
-            tx.batch_execute(weather).await?;
-        }
-        Err(HandlerError::other("refused"))
-    }
-
-    async fn connected(
-        &mut self,
-        client: &tokio_postgres::Client,
-    ) -> Result<(), outflow_inbox::ProjectionError> {
-        self.inner.connected(client).await
-    }
+/// Meets bad weather in some of the attempts of `e1`, and refuses it in the others.
+fn in_bad_weather(mut storms: u32) -> impl Handler {
+    seen_then(move |tx, events| {
+        let is_hit = events.iter().any(|event| event.entry.event.event_id == "e1");
+        let storm = is_hit && storms > 0;
+        storms -= u32::from(storm);
+        let weather = match storms % 3 {
+            0 => "DO $$ BEGIN RAISE SQLSTATE '40001'; END $$",
+            1 => "DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$",
+            _ => "SELECT pg_terminate_backend(pg_backend_pid())",
+        };
+        Box::pin(async move {
+            if storm {
+                tx.batch_execute(weather).await?;
+            }
+            if is_hit { Err(HandlerError::other("refused")) } else { Ok(()) }
+        })
+    })
 }
 
 #[tokio::test]
@@ -234,7 +217,7 @@ async fn c77_bad_weather_does_not_count_as_an_attempt() {
         retry_longest: Duration::from_millis(20),
         ..bed.options()
     };
-    let mut running = bed.start(options, Weather { inner: seen(), storms: 9 });
+    let mut running = bed.start(options, in_bad_weather(9));
     running.until(|counts| counts.dead == 1).await;
     let summary = running.stop().await;
     assert_eq!((summary.counts.failed, summary.counts.applied), (2, 2));

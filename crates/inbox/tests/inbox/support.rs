@@ -1,20 +1,20 @@
 //! One database and one set of streams for each test.
 
-use std::sync::Arc;
+mod handlers;
+mod running;
+mod streams;
+
 use std::time::Duration;
 
-use outflow_inbox::{
-    Connect, Consumer, ConsumerOptions, Counts, Delivery, Error, Handler, HandlerError,
-    SqlProjection, Start, State, Status, Summary, connect_no_tls,
-};
+use outflow_inbox::{Connect, ConsumerOptions, Counts, Handler, Start, Summary, connect_no_tls};
 use outflow_sandbox::logs::Capture;
 use outflow_sandbox::{Database, Postgres, Redis, RedisBuilder, shared_postgres, shared_redis};
 use redis::aio::MultiplexedConnection;
-use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Transaction};
-use tokio_util::sync::CancellationToken;
+
+pub(crate) use handlers::{checked, gated, seen, seen_then};
+pub(crate) use running::{Running, start};
 
 /// Long enough for a busy machine; no test waits for it unless it fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -110,50 +110,6 @@ impl Bed {
         running.stop().await
     }
 
-    pub(crate) async fn add(
-        &mut self,
-        event_id: &str,
-        aggregate_id: &str,
-        payload: &[u8],
-    ) -> String {
-        let stream = self.stream.clone();
-        self.add_to(&stream, event_id, aggregate_id, payload).await
-    }
-
-    pub(crate) async fn add_to(
-        &mut self,
-        stream: &str,
-        event_id: &str,
-        aggregate_id: &str,
-        payload: &[u8],
-    ) -> String {
-        redis::cmd("XADD")
-            .arg(stream)
-            .arg("*")
-            .arg(&[("event_id", event_id), ("aggregate_type", "order")])
-            .arg(&[("aggregate_id", aggregate_id), ("event_type", "T")])
-            .arg("payload")
-            .arg(payload)
-            .query_async(&mut self.redis)
-            .await
-            .unwrap()
-    }
-
-    /// Events `e1 ..` with payloads `{"v": 1} ..`, over `aggregates` aggregates, in one round trip.
-    pub(crate) async fn add_many(&mut self, range: std::ops::RangeInclusive<u64>, aggregates: u64) {
-        let mut pipe = redis::pipe();
-        for n in range {
-            pipe.cmd("XADD")
-                .arg(&self.stream)
-                .arg("*")
-                .arg(&[("event_id", format!("e{n}")), ("aggregate_type", "order".to_owned())])
-                .arg(&[("aggregate_id", (n % aggregates).to_string())])
-                .arg(&[("event_type", "T".to_owned()), ("payload", format!(r#"{{"v": {n}}}"#))])
-                .ignore();
-        }
-        pipe.exec_async(&mut self.redis).await.unwrap();
-    }
-
     pub(crate) async fn count(&self, from: &str) -> i64 {
         self.value(&format!("SELECT count(*) FROM {from}"), &[]).await
     }
@@ -191,71 +147,6 @@ impl Bed {
         assert_eq!(disorder, 0);
     }
 
-    pub(crate) async fn pending(&mut self) -> u64 {
-        let summary: (u64, redis::Value, redis::Value, redis::Value) = redis::cmd("XPENDING")
-            .arg(&self.stream)
-            .arg("accounting")
-            .query_async(&mut self.redis)
-            .await
-            .unwrap();
-        summary.0
-    }
-
-    /// Waits until so many entries are pending.
-    pub(crate) async fn until_pending(&mut self, entries: u64) {
-        let poll = async {
-            while self.pending().await != entries {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        let reached = tokio::time::timeout(PATIENCE, poll).await;
-        assert!(reached.is_ok(), "{entries} pending entries");
-    }
-
-    /// Entries that the group has not delivered; none after `XGROUP SETID` made that unknown.
-    pub(crate) async fn lag(&mut self) -> i64 {
-        let groups: redis::streams::StreamInfoGroupsReply = redis::cmd("XINFO")
-            .arg("GROUPS")
-            .arg(&self.stream)
-            .query_async(&mut self.redis)
-            .await
-            .unwrap();
-        let last: redis::streams::StreamInfoStreamReply = redis::cmd("XINFO")
-            .arg("STREAM")
-            .arg(&self.stream)
-            .query_async(&mut self.redis)
-            .await
-            .unwrap();
-        let behind = |group: &redis::streams::StreamInfoGroup| {
-            i64::from(group.last_delivered_id != last.last_generated_id)
-        };
-        groups.groups.iter().map(behind).sum()
-    }
-
-    /// Reads as `worker` and never acknowledges, as a worker does that dies.
-    pub(crate) async fn read_and_die(&mut self, worker: &str, count: usize) {
-        let _: redis::Value = redis::cmd("XREADGROUP")
-            .arg("GROUP")
-            .arg("accounting")
-            .arg(worker)
-            .arg("COUNT")
-            .arg(count)
-            .arg("STREAMS")
-            .arg(&self.stream)
-            .arg(">")
-            .query_async(&mut self.redis)
-            .await
-            .unwrap();
-    }
-
-    pub(crate) async fn redis_command(&mut self, command: &[&str]) -> redis::Value {
-        let mut cmd = redis::cmd(command[0]);
-        for argument in &command[1..] {
-            cmd.arg(argument);
-        }
-        cmd.query_async(&mut self.redis).await.unwrap()
-    }
-
     /// `entry_id` and `resume_id` of the stream.
     pub(crate) async fn position(&self) -> (String, String) {
         let row = self
@@ -277,128 +168,5 @@ impl Bed {
             }
         };
         tokio::time::timeout(PATIENCE, poll).await.expect(query);
-    }
-}
-
-/// What most tests apply: every fresh event becomes a row of `seen`.
-pub(crate) fn seen() -> SqlProjection {
-    SqlProjection::parse(
-        "INSERT INTO seen (event_id, aggregate_id, v) \
-         SELECT event_id, aggregate_id, payload ->> 'v' FROM events ORDER BY ordinal",
-    )
-    .unwrap()
-}
-
-pub(crate) fn start<H: Handler>(options: ConsumerOptions, connect: Connect, handler: H) -> Running {
-    let consumer = Consumer::new(options.validate().unwrap(), connect, handler);
-    let status = consumer.status();
-    let shutdown = CancellationToken::new();
-    let task = tokio::spawn(consumer.run(shutdown.clone()));
-    Running { status, shutdown, task }
-}
-
-pub(crate) struct Running {
-    pub(crate) status: watch::Receiver<Status>,
-    pub(crate) shutdown: CancellationToken,
-    task: JoinHandle<Result<Summary, Error>>,
-}
-
-impl Running {
-    pub(crate) async fn until(&mut self, mut counts: impl FnMut(&Counts) -> bool) {
-        self.until_status(|status| counts(&status.counts)).await;
-    }
-
-    pub(crate) async fn until_status(&mut self, test: impl FnMut(&Status) -> bool) {
-        let waited = tokio::time::timeout(PATIENCE, self.status.wait_for(test)).await;
-        let reached = waited.is_ok_and(|status| status.is_ok());
-        assert!(reached, "it stands at {:?}", self.status.borrow().clone());
-    }
-
-    pub(crate) async fn until_waiting_for(&mut self, text: &str) {
-        self.until_status(|status| {
-            matches!(&status.state, State::Waiting { reason, .. } if reason.contains(text))
-        })
-        .await;
-    }
-
-    pub(crate) async fn stop(self) -> Summary {
-        self.shutdown.cancel();
-        self.end().await.unwrap()
-    }
-
-    pub(crate) async fn end(self) -> Result<Summary, Error> {
-        tokio::time::timeout(PATIENCE, self.task).await.expect("it does not end").unwrap()
-    }
-
-    /// Whether it has ended by itself.
-    pub(crate) fn is_finished(&self) -> bool {
-        self.task.is_finished()
-    }
-
-    /// Ends it without a stop, as a crash would.
-    pub(crate) async fn crash(self) {
-        self.task.abort();
-        let _ = self.task.await;
-    }
-}
-
-/// [`seen`], and then something else that may refuse the events.
-pub(crate) struct Checked<F> {
-    inner: SqlProjection,
-    check: F,
-}
-
-pub(crate) fn checked<F>(check: F) -> Checked<F>
-where
-    F: FnMut(&[Delivery]) -> Result<(), HandlerError> + Send + 'static,
-{
-    Checked { inner: seen(), check }
-}
-
-impl<F> Handler for Checked<F>
-where
-    F: FnMut(&[Delivery]) -> Result<(), HandlerError> + Send + 'static,
-{
-    async fn apply(
-        &mut self,
-        tx: &Transaction<'_>,
-        events: &[Delivery],
-    ) -> Result<(), HandlerError> {
-        self.inner.apply(tx, events).await?;
-        (self.check)(events)
-    }
-
-    async fn connected(&mut self, client: &Client) -> Result<(), outflow_inbox::ProjectionError> {
-        self.inner.connected(client).await
-    }
-}
-
-/// A handler that stops at a gate inside its transaction: it says so, and goes on when it is let.
-pub(crate) struct Gated {
-    inner: SqlProjection,
-    entered: mpsc::UnboundedSender<usize>,
-    gate: Arc<Semaphore>,
-}
-
-pub(crate) fn gated() -> (Gated, mpsc::UnboundedReceiver<usize>, Arc<Semaphore>) {
-    let (entered, enters) = mpsc::unbounded_channel();
-    let gate = Arc::new(Semaphore::new(0));
-    (Gated { inner: seen(), entered, gate: gate.clone() }, enters, gate)
-}
-
-impl Handler for Gated {
-    async fn apply(
-        &mut self,
-        tx: &Transaction<'_>,
-        events: &[Delivery],
-    ) -> Result<(), HandlerError> {
-        self.inner.apply(tx, events).await?;
-        let _ = self.entered.send(events.len());
-        self.gate.acquire().await.map_err(HandlerError::other)?.forget();
-        Ok(())
-    }
-
-    async fn connected(&mut self, client: &Client) -> Result<(), outflow_inbox::ProjectionError> {
-        self.inner.connected(client).await
     }
 }
