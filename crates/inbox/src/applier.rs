@@ -13,7 +13,7 @@ use crate::bisect::First;
 use crate::config::OnFailure;
 use crate::consumer::Shared;
 use crate::database::{self, Connect};
-use crate::delivery::Batch;
+use crate::delivery::{Batch, named};
 use crate::error::{Chain, Error};
 use crate::failure::Failure;
 use crate::handler::Handler;
@@ -383,12 +383,10 @@ impl<H: Handler> Applier<H> {
 
 /// Which events a failure is about: until it is known which one, the batch as a whole.
 fn blame(batch: &Batch, reason: &str) -> String {
-    let mut ids = batch.deliveries.iter().map(|delivery| delivery.entry.event.event_id.as_str());
-    match (batch.deliveries.len(), ids.next(), ids.next_back()) {
-        (_, Some(only), None) => format!("event {only} cannot be applied: {reason}"),
-        (all, Some(first), Some(last)) => {
-            format!("a batch of {all} events ({first} .. {last}) cannot be applied: {reason}")
-        }
-        (_, None, _) => reason.to_owned(),
+    let events = named(&batch.deliveries);
+    match batch.deliveries.len() {
+        0 => reason.to_owned(),
+        1 => format!("{events} cannot be applied: {reason}"),
+        _ => format!("a batch of {events} cannot be applied: {reason}"),
     }
 }

@@ -12,6 +12,7 @@ use crate::bisect::{self, First};
 use crate::config::{FailurePolicy, OnGap};
 use crate::delivery::{Batch, Delivery};
 use crate::failure::{Failure, encode_failed};
+use crate::fence;
 use crate::handler::{Handler, HandlerError};
 use crate::lease::Held;
 use crate::parking::Aggregate;
@@ -104,13 +105,14 @@ impl Session {
         let numbered = numbered(batch, live, terms);
         if live > 0 {
             // nothing waits for an answer of its own: the numbers come with the inbox rows'
-            let (entered, last) = tokio::join!(
+            let (closed, entered, last) = tokio::join!(
+                fence::close(&tx),
                 enter(&tx, &self.statements, terms, batch, live, handler),
                 self.sequence.last(&tx, terms.consumer_id, &numbered),
             );
+            closed?;
             let (entered, last) = (entered?, last?);
             fail::fail_point!("inbox::after_insert");
-            transaction_id = Some(entered.transaction_id);
             parts.fresh = entered.fresh;
             let mut open = entered.fresh;
             if !numbered.is_empty() {
@@ -119,15 +121,17 @@ impl Session {
                     sequence::check(fresh, &batch.parked, last, terms.policy.on_gap);
             }
             let events = batch.deliveries.get_mut(..open).unwrap_or_default();
-            (parts.applied, failed) = run(&tx, handler, events, terms.care).await?;
+            (parts.applied, failed) =
+                run(&tx, handler, events, terms.care, &entered.transaction_id).await?;
+            transaction_id = Some(entered.transaction_id);
             fail::fail_point!("inbox::after_handler");
             parts.live =
                 judge(&tx, &self.statements, terms.consumer_id, batch, parts, &mut outcome).await?;
         }
         outcome.applied = count(parts.applied);
-        if !numbered.is_empty() {
+        if let Some(id) = transaction_id.as_deref().filter(|_| !numbered.is_empty()) {
             let applied = batch.deliveries.get(..parts.applied).unwrap_or_default();
-            self.sequence.advance(&tx, terms.consumer_id, applied).await?;
+            self.sequence.advance(&tx, terms.consumer_id, (id, applied)).await?;
         }
         let aside = aside::Aside {
             tx: &tx,
@@ -143,13 +147,9 @@ impl Session {
         }
         outcome.malformed = count(batch.malformed.len());
         let reached = reached(batch, terms);
-        let written = self
-            .statements
-            .position(tx.client(), terms.consumer_id, &reached, transaction_id.as_deref())
-            .await?;
-        if written != count(reached.len()) {
-            return Err(refused(&tx, transaction_id.as_deref()).await);
-        }
+        let given = batch.deliveries.get(..parts.fresh).unwrap_or_default();
+        let ours = (transaction_id.as_deref(), given);
+        fence::open(&tx, &self.statements, terms.consumer_id, &reached, ours).await?;
         fail::fail_point!("inbox::before_commit");
         // what the database checks only now (a deferred constraint) is the projection's
         match tx.commit().await.map_err(|error| Failure::from(HandlerError::from(error))) {
@@ -191,13 +191,16 @@ async fn run<H: Handler>(
     handler: &mut H,
     events: &mut [Delivery],
     care: Care,
+    transaction_id: &str,
 ) -> Result<(usize, Vec<(usize, HandlerError)>), Failure> {
     if events.is_empty() {
         return Ok((0, Vec::new()));
     }
     match care {
         Care::None => {
-            handler.apply(tx, events).await?;
+            if let Err(error) = handler.apply(tx, events).await {
+                return Err(fence::failure(tx, (transaction_id, events), error).await);
+            }
             Ok((events.len(), Vec::new()))
         }
         Care::Slices { first, deferred } => {
@@ -285,19 +288,6 @@ async fn judge(
     outcome.conflicts = judged.into_iter().filter(|judgement| !judgement.same).collect();
     outcome.duplicates = count(number - outcome.conflicts.len());
     Ok(fresh + number)
-}
-
-/// Why a position was not written.
-pub(crate) async fn refused(tx: &Transaction<'_>, transaction_id: Option<&str>) -> Failure {
-    const CURRENT: &str = "SELECT pg_current_xact_id_if_assigned()::text";
-    if let Some(ours) = transaction_id {
-        match tx.query_one(CURRENT, &[]).await.and_then(|row| row.try_get::<_, Option<String>>(0)) {
-            Ok(current) if current.as_deref() == Some(ours) => {}
-            Ok(_) => return Failure::ended_by_handler(),
-            Err(error) => return error.into(),
-        }
-    }
-    Failure::Taken
 }
 
 /// The streams of `batch` with the highest entry of each, and where each may resume.

@@ -84,7 +84,7 @@ impl Aside<'_> {
             let consumer_id = self.terms.consumer_id;
             let withdrawn = self.parking.withdraw(self.tx, consumer_id, refused).await?;
             if withdrawn != refused.len() {
-                return Err(Failure::ended_by_handler());
+                return Err(Failure::ended_by_handler(self.part(0, parts.fresh)));
             }
         }
         if self.batch.suspects {

@@ -9,10 +9,10 @@
 //! transaction the next slice would run outside of one.
 
 use tokio_postgres::Transaction;
-use tokio_postgres::error::SqlState;
 
 use crate::delivery::Delivery;
 use crate::failure::Failure;
+use crate::fence::is_gone;
 use crate::handler::{Handler, HandlerError};
 
 /// What stands around the slices.
@@ -102,12 +102,12 @@ pub(crate) async fn run<H: Handler>(
         _ => (first.step(all, end, 0), 0),
     };
     let mut failed = Vec::new();
-    let mut begin = Some(savepoint.begin);
+    let mut is_first = true;
     while at < end {
         let to = end.min(at + step.max(1));
         let slice = events.get(at..to).unwrap_or_default();
-        let close = if to == end { savepoint.end } else { savepoint.next };
-        match try_slice(tx, handler, slice, begin.take(), close).await {
+        let place = (std::mem::take(&mut is_first), to == end);
+        match try_slice(tx, handler, slice, &savepoint, place).await {
             Ok(()) => {
                 at = to;
                 step = match first {
@@ -116,7 +116,6 @@ pub(crate) async fn run<H: Handler>(
                     First::One => step.saturating_mul(2),
                     _ => first.step(all, end - at, failed.len()),
                 };
-                continue;
             }
             Err(Failure::Handler(_)) if to - at > 1 => {
                 bad_until = to;
@@ -131,7 +130,6 @@ pub(crate) async fn run<H: Handler>(
             }
             Err(other) => return Err(other),
         }
-        tx.batch_execute(savepoint.undo).await.map_err(undo_failed)?;
     }
     Ok(Sliced { applied: end, failed })
 }
@@ -148,35 +146,37 @@ async fn try_slice<H: Handler>(
     tx: &Transaction<'_>,
     handler: &mut H,
     events: &[Delivery],
-    begin: Option<&str>,
-    close: &str,
+    savepoint: &Savepoint,
+    (is_first, is_last): (bool, bool),
 ) -> Result<(), Failure> {
-    match begin {
-        None => handler.apply(tx, events).await?,
-        Some(begin) => {
-            let apply = async {
-                // the savepoint goes out first; nobody but this side has used the transaction yet, so
-                // its answer need not be waited for
-                tokio::task::yield_now().await;
-                handler.apply(tx, events).await
-            };
-            let (begun, applied) = tokio::join!(tx.batch_execute(begin), apply);
-            begun?;
-            applied?;
+    let applied = if is_first {
+        let apply = async {
+            // the savepoint goes out first; no handler has used the transaction yet, so its answer
+            // need not be waited for
+            tokio::task::yield_now().await;
+            handler.apply(tx, events).await
+        };
+        let (begun, applied) = tokio::join!(tx.batch_execute(savepoint.begin), apply);
+        begun?;
+        applied
+    } else {
+        handler.apply(tx, events).await
+    };
+    let close = if is_last { savepoint.end } else { savepoint.next };
+    let ended = match applied {
+        Ok(()) => match tx.batch_execute(close).await {
+            Err(error) if is_gone(&error) => return Err(Failure::ended_by_handler(events)),
+            ended => ended.map_err(HandlerError::from),
+        },
+        Err(error) => Err(error),
+    };
+    match ended.map_err(Failure::from) {
+        Err(failure @ (Failure::Handler(_) | Failure::Projection(_))) => {
+            match tx.batch_execute(savepoint.undo).await {
+                Err(error) if is_gone(&error) => Err(Failure::ended_by_handler(events)),
+                undone => undone.map_err(Failure::from).and(Err(failure)),
+            }
         }
-    }
-    tx.batch_execute(close).await.map_err(HandlerError::from)?;
-    Ok(())
-}
-
-fn undo_failed(error: tokio_postgres::Error) -> Failure {
-    match error.code() {
-        Some(code)
-            if [SqlState::S_E_INVALID_SPECIFICATION, SqlState::NO_ACTIVE_SQL_TRANSACTION]
-                .contains(code) =>
-        {
-            Failure::ended_by_handler()
-        }
-        _ => error.into(),
+        ended => ended,
     }
 }

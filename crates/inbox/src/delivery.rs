@@ -161,6 +161,16 @@ pub(crate) fn for_people(reason: &str) -> String {
     text
 }
 
+/// Events as people call them: the only one, or the first and the last.
+pub(crate) fn named(events: &[Delivery]) -> String {
+    let id = |delivery: &Delivery| delivery.entry.event.event_id.clone();
+    match events {
+        [] => "no events".to_owned(),
+        [only] => format!("event {}", id(only)),
+        [first, .., last] => format!("{} events ({} .. {})", events.len(), id(first), id(last)),
+    }
+}
+
 /// An entry that is no event of ours.
 #[derive(Debug, Clone)]
 pub(crate) struct MalformedEntry {

@@ -46,6 +46,16 @@ pub enum Error {
     /// The projection cannot be used as it is.
     #[error(transparent)]
     Projection(#[from] crate::projection::ProjectionError),
+    /// The handler ended the transaction, which is the inbox's.
+    #[error(
+        "{events}: the handler ended the transaction by itself: leave BEGIN, COMMIT and ROLLBACK to the inbox, and take \
+         back a part of the work by a savepoint. Nothing that was done before stands; what the handler did behind its \
+         ROLLBACK does, without an inbox row: look for it before you start the consumer again"
+    )]
+    TransactionEnded {
+        /// Those that the handler was given: `event e7`, or the first and the last of several.
+        events: String,
+    },
     /// Another process runs under this worker's name.
     #[error(
         "worker `{worker}` of consumer `{consumer_id}` is running already, in another process: give every process \
@@ -77,6 +87,7 @@ impl Error {
             | Self::Config(_)
             | Self::StartNeeded(_)
             | Self::Projection(_)
+            | Self::TransactionEnded { .. }
             | Self::NameTaken { .. }
             | Self::Panicked(_) => Retry::Fatal,
         }

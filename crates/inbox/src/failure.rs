@@ -3,6 +3,7 @@
 use tokio_postgres::error::SqlState;
 
 use crate::database::{Fault, Verdict, fault, statement_failed, verdict};
+use crate::delivery::{Delivery, named};
 use crate::error::Error;
 use crate::handler::HandlerError;
 
@@ -25,10 +26,9 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    pub(crate) fn ended_by_handler() -> Self {
-        let reason =
-            "the handler ended the transaction by itself: leave COMMIT and ROLLBACK to the inbox";
-        Self::Projection(HandlerError::other(reason))
+    /// By the one that was `given` these events.
+    pub(crate) fn ended_by_handler(given: &[Delivery]) -> Self {
+        Self::Fatal(Error::TransactionEnded { events: named(given) })
     }
 }
 

@@ -32,7 +32,12 @@ pub trait Handler: Send + 'static {
     /// Applies `events` inside `tx`, which already holds their inbox rows.
     ///
     /// `events` are all fresh, none twice, in the order of their streams; entries of one aggregate
-    /// stand in commit order. Leave BEGIN, COMMIT and ROLLBACK to the caller.
+    /// stand in commit order.
+    ///
+    /// Leave BEGIN, COMMIT and ROLLBACK to the caller. A COMMIT fails, and takes everything back; a
+    /// ROLLBACK ends the consumer ([`Error::TransactionEnded`](crate::Error::TransactionEnded)), for what is done
+    /// behind it is done without inbox rows. A part of the work is taken back by a savepoint of any name that does not
+    /// begin with `outflow_`. A cursor does not outlive the call.
     ///
     /// # Errors
     /// The transaction is rolled back and the same events come again: at once for what the error

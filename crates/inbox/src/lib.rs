@@ -17,6 +17,7 @@
 //! | `apply` | one batch, one transaction |
 //! | `session` | the connection that this is done on |
 //! | `failure` | why a batch was rolled back, and whose fault that was |
+//! | `fence` | keeps the transaction in the inbox's hands while a handler runs in it |
 //! | `bisect` | which events of a batch the handler cannot apply |
 //! | `aside` | what becomes of them: another attempt, a dead letter; what waits behind them |
 //! | `parking` | the SQL of events that are held back |
@@ -61,6 +62,7 @@ mod broker;
 mod delivery;
 mod encoded;
 mod failure;
+mod fence;
 mod groups;
 mod json;
 mod keeper;

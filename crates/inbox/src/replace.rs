@@ -15,11 +15,11 @@ use outflow_event::{Entry, EntryId, Event};
 use tokio_postgres::{Row, Transaction};
 
 use crate::applier::Applier;
-use crate::apply::refused;
 use crate::database::statement_failed;
 use crate::delivery::{Delivery, for_people};
 use crate::error::Error;
 use crate::failure::Failure;
+use crate::fence;
 use crate::handler::{Handler, HandlerError};
 use crate::lease::Held;
 use crate::session::Session;
@@ -134,17 +134,14 @@ async fn replace_one<H: Handler>(
     let request = Request::read(&row).map_err(statement_failed)?;
     let conflict_id = request.conflict_id;
     let replaced = async {
-        carry_out(&tx, handler, consumer_id, &request).await?;
+        let event = carry_out(&tx, handler, consumer_id, &request).await?;
         let stream = request.stream.as_str();
         let token = held.iter().find(|(key, _)| *key == stream).map_or(-1, |(_, token)| *token);
         // nothing is reached that was not before; the row is written all the same, as a check
         let (entry, resume) = (EntryId::ZERO, EntryId::ZERO);
         let at = Reached { stream, entry, resume, token };
-        let id = Some(request.transaction_id.as_str());
-        match statements.position(tx.client(), consumer_id, &[at], id).await? {
-            0 => Err(refused(&tx, id).await),
-            _ => Ok(()),
-        }
+        let ours = (Some(request.transaction_id.as_str()), &event[..]);
+        fence::open(&tx, statements, consumer_id, &[at], ours).await
     };
     let failure = match replaced.await {
         Ok(()) => {
@@ -160,6 +157,8 @@ async fn replace_one<H: Handler>(
         None => return Ok(Replaced::Done(conflict_id)),
         // nobody's fault: it stays asked for
         Some(Failure::Transient { .. } | Failure::Taken) => return Ok(Replaced::Nothing),
+        // asked for once: whoever did is told, and the events of the streams go on
+        Some(Failure::Fatal(error @ Error::TransactionEnded { .. })) => error.to_string(),
         Some(Failure::Fatal(error)) => return Err(error),
         Some(Failure::Data(error)) => HandlerError::from(error).to_string(),
         Some(Failure::Handler(error) | Failure::Commit(error) | Failure::Projection(error)) => {
@@ -171,13 +170,13 @@ async fn replace_one<H: Handler>(
     Ok(Replaced::Refused(conflict_id, reason))
 }
 
-/// Binds the id to the refused event, and applies that.
+/// Binds the id to the refused event, and applies that. Returns it.
 async fn carry_out<H: Handler>(
     tx: &Transaction<'_>,
     handler: &mut H,
     consumer_id: &str,
     request: &Request,
-) -> Result<(), Failure> {
+) -> Result<[Delivery; 1], Failure> {
     let entry = request.entry.clone().map_err(HandlerError::other)?;
     tx.query_one(ALONE, &[&consumer_id, &request.event_id]).await?;
     let holds = tx.query_opt(HOLDS, &[&consumer_id, &request.event_id]).await?;
@@ -189,9 +188,12 @@ async fn carry_out<H: Handler>(
     };
     let (json, raw): (Option<String>, Option<Vec<u8>>) = (holds.try_get(0)?, holds.try_get(1)?);
     let replaced = json.map(String::into_bytes).or(raw);
-    let delivery = Delivery::replacement(request.stream.as_str().into(), entry, replaced);
-    handler.apply(tx, &[delivery]).await?;
-    Ok(())
+    let event = [Delivery::replacement(request.stream.as_str().into(), entry, replaced)];
+    fence::close(tx).await?;
+    match handler.apply(tx, &event).await {
+        Ok(()) => Ok(event),
+        Err(error) => Err(fence::failure(tx, (&request.transaction_id, &event), error).await),
+    }
 }
 
 impl Request {

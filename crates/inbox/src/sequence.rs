@@ -64,12 +64,12 @@ impl Sequence {
         rows.iter().map(|row| Ok(((row.try_get(0)?, row.try_get(1)?), row.try_get(2)?))).collect()
     }
 
-    /// Writes down the numbers of events that are applied.
+    /// Writes down the numbers of events that are applied, if this still is transaction `id`.
     pub(crate) async fn advance(
         &self,
         tx: &Transaction<'_>,
         consumer_id: &str,
-        applied: &[Delivery],
+        (id, applied): (&str, &[Delivery]),
     ) -> Result<(), Error> {
         let mut highest: HashMap<(&str, &str), i64> = HashMap::new();
         for event in applied.iter().map(|delivery| &delivery.entry.event) {
@@ -82,7 +82,7 @@ impl Sequence {
         }
         let (aggregates, seqs): (Vec<_>, Vec<i64>) = highest.into_iter().unzip();
         let (types, ids): (Vec<&str>, Vec<&str>) = aggregates.into_iter().unzip();
-        tx.execute(&self.advance, &[&consumer_id, &types, &ids, &seqs]).await.map(drop)
+        tx.execute(&self.advance, &[&consumer_id, &types, &ids, &seqs, &id]).await.map(drop)
     }
 
     /// Parked events that wait for an earlier number, each for so long since it began to.

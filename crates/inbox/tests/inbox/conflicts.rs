@@ -3,7 +3,7 @@
 use outflow_inbox::SqlProjection;
 use outflow_inbox::conflicts::{self, Filter, Which};
 
-use crate::support::{Bed, seen};
+use crate::support::{Bed, seen, seen_then};
 
 /// `e1` twice with another payload, `e2` with a payload that `jsonb` cannot hold.
 async fn two_conflicts(bed: &mut Bed) {
@@ -286,30 +286,30 @@ async fn a_replacement_comes_before_what_its_aggregate_holds_back() {
     assert_eq!(order, ["e1", "e1", "e2", "e3"]);
 }
 
-/// Ends the transaction by itself, and begins another one.
-struct Commits;
-
-impl outflow_inbox::Handler for Commits {
-    async fn apply(
-        &mut self,
-        tx: &tokio_postgres::Transaction<'_>,
-        _: &[outflow_inbox::Delivery],
-    ) -> Result<(), outflow_inbox::HandlerError> {
-        tx.batch_execute("ROLLBACK; BEGIN").await?;
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn a_replacement_is_not_settled_by_a_handler_that_ends_the_transaction() {
     let _alone = ALONE.lock().await;
     let mut bed = Bed::new().await;
     let conflict_id = five_and_seven(&mut bed).await;
     bed.log.expect_warn("a replacement that was asked for failed");
-    ask(&bed, conflict_id).await;
-    let running = bed.start(bed.options(), Commits);
-    bed.until_true("SELECT coalesce(failure, '') LIKE 'the handler ended%' FROM outflow.conflict")
+    let bound = "SELECT payload ->> 'v' FROM outflow.inbox";
+    for how in ["ROLLBACK; BEGIN", "COMMIT", "COMMIT; BEGIN"] {
+        bed.sql.batch_execute("UPDATE outflow.conflict SET failure = NULL").await.unwrap();
+        ask(&bed, conflict_id).await;
+        let ends = seen_then(move |tx, _| {
+            Box::pin(async move {
+                let _ = tx.batch_execute(how).await;
+                Ok(())
+            })
+        });
+        let running = bed.start(bed.options(), ends);
+        bed.until_true(
+            "SELECT coalesce(failure, '') LIKE 'event e1: the handler ended%' FROM outflow.conflict",
+        )
         .await;
-    running.stop().await;
-    assert_eq!(bed.count("outflow.conflict WHERE resolved_at IS NULL").await, 1);
+        running.stop().await;
+        assert_eq!(bed.count("outflow.conflict WHERE resolved_at IS NULL").await, 1);
+        assert_eq!(bed.value::<String>(bound, &[]).await, "5", "{how}");
+        assert_eq!(total_of(&bed).await, 5, "{how}");
+    }
 }

@@ -32,4 +32,5 @@ mod retention;
 mod start;
 mod stop;
 mod support;
+mod transaction;
 mod workers;
