@@ -151,7 +151,7 @@ impl Connector {
                 from
             }
             Decision::Wait(wait) => return Err(Error::NotYet(wait)),
-            Decision::Refuse(refusal) => return Err(Error::Refused(refusal.to_string())),
+            Decision::Refuse(refusal) => return Err(Error::NoResume(refusal)),
         };
         let mut publisher = self.publisher(store);
         let from = match &from.snapshot {
@@ -368,8 +368,11 @@ impl Error {
             | Self::LeaseLost { .. } => On::Sink,
             Self::NotYet(Wait::Standby { .. }) => On::Source,
             Self::NotYet(_) => On::Slot,
+            Self::NoResume(refusal) => refusal.waits_on(),
             Self::Superseded { .. } | Self::BadRecord { .. } => On::Offset,
-            Self::Unsound(_) | Self::Refused(_) => On::Publication,
+            Self::Unsound(_)
+            | Self::Refused(_)
+            | Self::Replication(outflow_pgoutput::Error::PublicationMissing(_)) => On::Publication,
             Self::Replication(_)
             | Self::Sql { .. }
             | Self::LinkClosed
@@ -383,7 +386,11 @@ impl Error {
     fn can_be_mended(&self) -> bool {
         matches!(
             self,
-            Self::Refused(_) | Self::SinkRefused(_) | Self::Replication(_) | Self::Sql { .. }
+            Self::Refused(_)
+                | Self::NoResume(_)
+                | Self::SinkRefused(_)
+                | Self::Replication(_)
+                | Self::Sql { .. }
         )
     }
 }

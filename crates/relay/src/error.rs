@@ -76,9 +76,12 @@ pub enum Error {
         /// Id of the last entry that was acknowledged.
         acked: String,
     },
-    /// Source, slot, publication or offset do not fit together: a person has to decide.
+    /// Source, table, publication or the table of offsets cannot be used as they are: a person has to act.
     #[error("{0}")]
     Refused(String),
+    /// Stored offset, slot and server do not fit together: a person has to decide.
+    #[error("{0}")]
+    NoResume(crate::resume::Refusal),
     /// Slot or server cannot be used at the moment.
     #[error("{0}")]
     NotYet(crate::resume::Wait),
@@ -155,6 +158,7 @@ impl Error {
             Self::SinkRefused(_)
             | Self::StreamBehind { .. }
             | Self::Refused(_)
+            | Self::NoResume(_)
             | Self::Protocol(_)
             | Self::BadRecord { .. }
             | Self::Position(_) => Retry::Fatal,

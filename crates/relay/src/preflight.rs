@@ -78,6 +78,7 @@ impl Report {
             // so that what is waited for is called by its name
             Severity::Wait if of_broker => Some(Error::SinkUnavailable(all.join("; "))),
             Severity::Wait => Some(Error::NotYet(Wait::Conditions(all.join("; ")))),
+            Severity::Refuse if of_broker => Some(Error::SinkRefused(all.join("; "))),
             Severity::Refuse => Some(Error::Refused(all.join("; "))),
         }
     }
@@ -194,5 +195,11 @@ mod tests {
         assert!(error.to_string().contains("this Redis is a replica: name the primary"), "{error}");
         report.wait("slot_count", "no slot is free", "drop one");
         assert_eq!(report.obstacle().unwrap().waits_on(), On::Slot);
+        report.refuse("publication_missing", "there is no publication", "create it");
+        assert_eq!(report.obstacle().unwrap().waits_on(), On::Publication);
+
+        let mut report = Report::default();
+        report.refuse("redis_version", "this is Redis 5", "update Redis");
+        assert_eq!(report.obstacle().unwrap().waits_on(), On::Sink);
     }
 }

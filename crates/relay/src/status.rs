@@ -65,7 +65,7 @@ pub enum On {
     Publication,
     /// Redis.
     Sink,
-    /// The offset store.
+    /// The offset store, or an offset that does not fit the server.
     Offset,
 }
 

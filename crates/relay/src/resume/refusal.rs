@@ -5,6 +5,7 @@ use std::fmt;
 use outflow_event::{Epoch, Lsn, Position, PositionError};
 
 use crate::offset::ResumePoint;
+use crate::status::On;
 
 /// A state that may pass by itself.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -234,6 +235,24 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// What has to be mended: the slot, or else the offset, which is not one of this server.
+    pub(crate) fn waits_on(&self) -> On {
+        match self {
+            Self::SlotMissing { .. }
+            | Self::SlotLost { .. }
+            | Self::SlotAhead { .. }
+            | Self::SlotBeyondServer { .. }
+            | Self::SlotUnfit { .. } => On::Slot,
+            Self::OtherCluster { .. }
+            | Self::TimelineBehind { .. }
+            | Self::TimelineUnrelated { .. }
+            | Self::SnapshotLost { .. }
+            | Self::Progress
+            | Self::AheadOfServer { .. }
+            | Self::Epochs(_) => On::Offset,
+        }
+    }
+
     /// How far back the slot would have to stand, where nothing else is wrong: a rewind point at or
     /// below this position mends it.
     pub(crate) fn needs_earlier_slot(&self) -> Option<Lsn> {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use outflow_relay::Retry;
+use outflow_relay::status::On;
 use outflow_sandbox::{Postgres, Redis, Shutdown};
 use tokio::time::Instant;
 
@@ -114,7 +115,7 @@ async fn c36_a_slot_in_use_is_waited_for_and_taken_over() {
     let world = World::start().await;
     let first = world.connector().await;
     let second = world.spawn();
-    second.waiting_for("in use by process").await;
+    second.waiting_on(On::Slot, "in use by process").await;
     world.emit("a").await;
     world.expect_ids("outflow:order", &["a"]).await;
     first.crash().await;
@@ -195,7 +196,7 @@ async fn c18_a_dropped_publication_is_named_with_its_remedy() {
     world.emit("a").await;
     world.expect_ids("outflow:order", &["a"]).await;
     world.execute("DROP PUBLICATION outflow").await;
-    running.waiting_for("publication").await;
+    running.waiting_on(On::Publication, "publication").await;
     running.crash().await;
     let error = world.spawn().failure().await;
     assert_eq!(error.retry(), Retry::Fatal);
@@ -207,7 +208,8 @@ async fn c18_a_dropped_publication_is_named_with_its_remedy() {
         .execute("CREATE PUBLICATION outflow FOR TABLE outflow.outbox WITH (publish = 'insert')")
         .await;
     let running = world.spawn();
-    running.waiting_for("was written while publication outflow did not exist").await;
+    let lost = "was written while publication outflow did not exist";
+    running.waiting_on(On::Publication, lost).await;
     assert_eq!(world.ids("outflow:order").await, ["a"]);
     running.crash().await;
 }
@@ -229,4 +231,26 @@ async fn c39_a_slot_that_was_created_anew_is_refused() {
     let error = world.spawn().failure().await;
     assert_eq!(error.retry(), Retry::Fatal);
     assert!(error.to_string().contains("slot `outflow`"), "{error}");
+}
+
+#[tokio::test]
+async fn c39_a_slot_that_is_dropped_while_running_is_what_is_waited_for() {
+    let mut world = World::start().await;
+    world.config.source.rewind_interval = Duration::ZERO;
+    let running = world.connector().await;
+    world.emit("a").await;
+    world.expect_ids("outflow:order", &["a"]).await;
+    // the connector comes back within milliseconds: whoever is first has the slot
+    let end = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active";
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        world.sql.batch_execute(end).await.unwrap();
+        let dropped = world.sql.batch_execute("SELECT pg_drop_replication_slot('outflow')").await;
+        if dropped.is_ok() {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{dropped:?}");
+    }
+    running.waiting_on(On::Slot, "slot `outflow` does not exist").await;
+    running.crash().await;
 }

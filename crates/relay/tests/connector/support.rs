@@ -11,7 +11,7 @@ use outflow_relay::config::{
     ColumnNames, ConnectorConfig, Durability, EntryIdMode, OffsetConfig, OffsetStoreKind,
     SinkConfig, SnapshotMode, SourceConfig, TableName,
 };
-use outflow_relay::status::{Reporter, Status};
+use outflow_relay::status::{On, Reporter, State, Status};
 use outflow_sandbox::logs::Capture;
 use outflow_sandbox::{Database, Postgres, Redis};
 use tokio::sync::watch;
@@ -174,17 +174,24 @@ impl World {
 impl Running {
     /// Waits until the connector streams.
     pub async fn streaming(&self) {
-        self.until("it streams", |status| {
-            matches!(status.state, outflow_relay::status::State::Streaming)
-        })
-        .await;
+        self.until("it streams", |status| matches!(status.state, State::Streaming)).await;
     }
 
     /// Waits until the connector says that it stands still for a reason with this text.
     pub async fn waiting_for(&self, text: &str) {
         self.logs.expect_warn("standing still");
         self.until(text, |status| match &status.state {
-            outflow_relay::status::State::Waiting { reason, .. } => reason.contains(text),
+            State::Waiting { reason, .. } => reason.contains(text),
+            _ => false,
+        })
+        .await;
+    }
+
+    /// The same, and the metric has it under this label.
+    pub async fn waiting_on(&self, label: On, text: &str) {
+        self.logs.expect_warn("standing still");
+        self.until(text, |status| match &status.state {
+            State::Waiting { on, reason } => *on == label && reason.contains(text),
             _ => false,
         })
         .await;

@@ -127,7 +127,7 @@ impl Source {
             | Decision::Adopt { from }
             | Decision::Resume { from, .. } => from,
             Decision::Wait(wait) => return Err(Error::NotYet(wait)),
-            Decision::Refuse(refusal) => return Err(Error::Refused(refusal.to_string())),
+            Decision::Refuse(refusal) => return Err(Error::NoResume(refusal)),
             other => panic!("{other:?}"),
         };
         let reader = match &offset.snapshot {
