@@ -55,8 +55,8 @@ const TIMES: u32 = 20;
 ///
 /// Each drill starts a PostgreSQL, a Redis, a relay and a consumer of its own, breaks something, and lets an
 /// independent check compare what was committed with stream, inbox and projection. Whatever stands still must say
-/// why within 10 s, in its log and in `outflow status`. Needs the programs of PostgreSQL and Redis; leaves nothing
-/// behind.
+/// why within 10 s, in its log, its metrics and `outflow status`. Needs the programs of PostgreSQL and Redis; leaves
+/// nothing behind.
 ///
 /// With --postgres and --redis, or one of them, it drills on servers of yours, in databases and under keys of its
 /// own. They must be disposable: hold nothing, or carry the mark that --disposable puts on them. Drills that kill,

@@ -36,7 +36,8 @@ pub(crate) async fn postgres(url: &str, application: &str) -> anyhow::Result<Cli
 pub(crate) async fn redis(url: &str) -> anyhow::Result<MultiplexedConnection> {
     let client = RedisClient::open(url).context("--redis")?;
     let config = AsyncConnectionConfig::new().set_response_timeout(Some(REPLY_WITHIN));
-    client.get_multiplexed_async_connection_with_config(&config).await.context("--redis")
+    let connecting = client.get_multiplexed_async_connection_with_config(&config);
+    connecting.await.with_context(|| format!("redis at {}", client.get_connection_info().addr()))
 }
 
 /// Refuses a server that no connector can read from.

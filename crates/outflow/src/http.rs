@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
@@ -22,10 +22,15 @@ use axum::routing::get;
 use axum::{Json, Router};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// Upper bounds of the duration histograms in seconds: from a local round trip to an outage.
 const SECONDS: [f64; 14] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0];
+
+/// More than any answer is long.
+const LIMIT: u64 = 1 << 20;
 
 /// How often the recorder gives back the memory of old samples.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -117,6 +122,29 @@ pub(crate) async fn serve(
         }
     });
     Ok(())
+}
+
+/// What the process at `address` answers on `path`. One GET on a connection of its own: not worth an HTTP
+/// client.
+///
+/// # Errors
+/// No process answers there, or not with 200.
+pub(crate) async fn ask(address: &str, path: &str) -> anyhow::Result<String> {
+    let mut stream = TcpStream::connect(address)
+        .await
+        .with_context(|| format!("no process answers at http://{address}"))?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut reply = String::new();
+    stream.take(LIMIT).read_to_string(&mut reply).await?;
+    let Some((head, body)) = reply.split_once("\r\n\r\n") else {
+        bail!("http://{address}{path} does not speak HTTP");
+    };
+    let status = head.lines().next().unwrap_or_default();
+    if !status.contains(" 200 ") {
+        bail!("http://{address}{path} answers {status}");
+    }
+    Ok(body.to_owned())
 }
 
 fn router(served: Served) -> Router {

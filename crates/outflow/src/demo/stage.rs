@@ -12,7 +12,8 @@ use tokio_postgres::Client;
 
 use crate::rig::child::{Child, Program, why};
 use crate::rig::folder::Folder;
-use crate::rig::{CONSUMER, PRODUCER, PROJECTION};
+use crate::rig::ways::Ways;
+use crate::rig::{CONSUMER, PRODUCER, PROJECTION, STREAMS};
 
 /// The connector, and its slot.
 pub(super) const CONNECTOR: &str = "demo";
@@ -50,11 +51,15 @@ impl Stage {
         let postgres = Postgres::builder().setting("track_commit_timestamp", "on").start();
         let redis = Redis::builder().appendonly(Fsync::EverySec).start();
         let (postgres, redis) = tokio::try_join!(postgres, redis)?;
-        let databases =
-            (postgres.create_database(PRODUCER).await?, postgres.create_database(CONSUMER).await?);
+        let ways = Ways {
+            source: postgres.create_database(PRODUCER).await?,
+            sink: redis.url(),
+            inbox: redis.url(),
+            books: postgres.create_database(CONSUMER).await?,
+        };
         let projection = path.join("projection.sql");
         fs::write(&projection, PROJECTION).context("the demo's folder cannot be written")?;
-        let config = config(&databases, &redis.url(), &projection);
+        let config = ways.config("demo", CONNECTOR, STREAMS, &projection);
         fs::write(&program.config, config).context("the demo's folder cannot be written")?;
         let folder = Arc::new(Mutex::new(folder));
         let child = |name| {
@@ -143,33 +148,4 @@ impl Stage {
         let (relay, consumer) = (self.relay.lock().await, self.consumer.lock().await);
         why(&self.program, &[&*relay, &*consumer]).await
     }
-}
-
-fn config(databases: &(String, String), redis: &str, projection: &std::path::Path) -> String {
-    let (producer, consumer) = databases;
-    format!(
-        r#"# made by `outflow demo`
-connector = "{CONNECTOR}"
-
-[source]
-url = "{producer}"
-
-[sink]
-url = "{redis}"
-
-[consumer]
-id = "{CONSUMER}"
-# stays the same over restarts, so that a worker that was killed finds what it had not acknowledged
-worker = "worker-1"
-url = "{consumer}"
-streams = ["journal"]
-projection = "{}"
-# it is new, and the connector may have published before it looks
-from = "beginning"
-
-[log]
-format = "human"
-"#,
-        projection.display()
-    )
 }

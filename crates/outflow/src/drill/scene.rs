@@ -11,11 +11,13 @@
 mod load;
 mod look;
 mod reason;
+mod series;
 mod servers;
 mod setup;
 
 pub(super) use load::Load;
-pub(super) use reason::{names_it, says, says_why};
+pub(super) use reason::{names_it, says, says_why, shows_it};
+pub(super) use series::Series;
 pub(super) use servers::Broker;
 pub(super) use setup::{Relay, Setup};
 
@@ -31,13 +33,13 @@ use redis::aio::MultiplexedConnection;
 use tokio_postgres::Client;
 
 use self::servers::Source;
-use self::setup::Ways;
 use super::course::Course;
 use crate::given::with_address;
 use crate::oracle::check::{Record, Rules};
 use crate::rig::PROJECTION;
 use crate::rig::child::{Child, Program};
 use crate::rig::folder::Folder;
+use crate::rig::ways::Ways;
 
 /// The connector, and its slot. All of these begin with the name that tells what is a drill's.
 pub(super) const CONNECTOR: &str = "outflow_drill";
@@ -124,8 +126,8 @@ impl Scene {
         let through = |proxy: &Proxy, url: &str| with_address(url, &proxy.address().to_string());
         let ways = Ways {
             source: through(&source, &postgres.url(SHOP)?),
-            sink: through(&sink, &redis.url()),
-            inbox: through(&inbox, &redis.url()),
+            sink: through(&sink, redis.url()),
+            inbox: through(&inbox, redis.url()),
             books: books.url(BOOKS)?,
         };
         let projection = path.join("projection.sql");
@@ -133,7 +135,7 @@ impl Scene {
             fs::write(path, text).context("the drill's folder cannot be written")
         };
         write(&projection, &format!("{PROJECTION}\n{}\n", setup.projection))?;
-        write(&program.config, &setup::config(&ways, &projection))?;
+        write(&program.config, &ways.config("drill", CONNECTOR, STREAMS, &projection))?;
         let folder = Arc::new(Mutex::new(folder));
         let kind = setup.relay;
         let scene = Self {
@@ -184,14 +186,15 @@ impl Scene {
 
     /// The relay's way leads to another PostgreSQL from now on. Returns the one before.
     pub(super) fn source_moves_to(&mut self, postgres: Postgres) -> Source {
-        self.source.point_at(format!("127.0.0.1:{}", postgres.port()));
+        let postgres = Source::from(postgres);
+        self.source.point_at(postgres.address());
         self.source.cut();
-        std::mem::replace(&mut self.postgres, Source::Own(Arc::new(postgres)))
+        std::mem::replace(&mut self.postgres, postgres)
     }
 
     /// Streams are looked for in another Redis from now on. Returns the one before.
     pub(super) fn broker_moves_to(&mut self, redis: Redis) -> Broker {
-        std::mem::replace(&mut self.redis, Broker::Own(Arc::new(redis)))
+        std::mem::replace(&mut self.redis, redis.into())
     }
 
     /// Another process of the scene, not started yet; logs to `<name>.log`.

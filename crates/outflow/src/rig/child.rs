@@ -26,6 +26,8 @@ const SHOWN: usize = 6;
 const POLL: Duration = Duration::from_millis(10);
 /// `outflow status` waits for each server by itself, and some of it for one after the other.
 const STATUS_WITHIN: Duration = Duration::from_secs(15);
+/// A process answers from its memory.
+const METRICS_WITHIN: Duration = Duration::from_secs(2);
 /// Stands in a log before the address of health, status and metrics.
 const SERVES: &str = "metrics on http://";
 
@@ -301,7 +303,21 @@ impl Child {
         Ok([found.problems, found.notes].concat())
     }
 
-    /// Where the present process serves its status; `None`: nowhere, or it has ended.
+    /// What it serves as metrics (`GET /metrics`).
+    ///
+    /// # Errors
+    /// When it serves none, or does not answer.
+    pub(crate) async fn metrics(&self) -> anyhow::Result<String> {
+        let address = self.listens();
+        let address =
+            address.with_context(|| format!("outflow {} serves no metrics", self.name))?;
+        let answer = crate::http::ask(&address, "/metrics");
+        tokio::time::timeout(METRICS_WITHIN, answer).await.with_context(|| {
+            format!("outflow {} has not answered within {METRICS_WITHIN:?}", self.name)
+        })?
+    }
+
+    /// Where the present process serves status and metrics; `None`: nowhere, or it has ended.
     fn listens(&self) -> Option<String> {
         self.process.as_ref()?;
         let log = self.logged_since(self.began);

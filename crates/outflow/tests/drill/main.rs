@@ -52,7 +52,12 @@ fn what_is_published_and_not_marked_is_published_again_or_refused() {
 
 #[test]
 fn the_windows_of_a_consumer_pass() {
-    passes(&["consume-rollback", "commit-unacked"]);
+    let objects = passes(&["consume-rollback", "commit-unacked"]);
+    // a reason is looked for wherever somebody would
+    for place in ["consume says why", "metrics of consume", "outflow status on consume"] {
+        let observed = objects[0]["observed"].as_array().unwrap();
+        assert!(observed.iter().any(|check| check["at"] == place), "{place} in {observed:?}");
+    }
 }
 
 #[test]

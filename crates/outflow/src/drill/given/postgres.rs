@@ -53,7 +53,9 @@ impl GivenPostgres {
         let mut found = given::holds(&self.sql, NAME).await?;
         // tables show only in their own database
         if !self.sql.query_one("SELECT current_database() = 'postgres'", &[]).await?.try_get(0)? {
-            found.extend(given::holds(&self.connect("postgres").await?, NAME).await?);
+            let postgres = given::with_database(&self.url, "postgres")?;
+            let sql = given::postgres(&postgres, APPLICATION).await?;
+            found.extend(given::holds(&sql, NAME).await?);
             found.sort_unstable();
             found.dedup();
         }
@@ -106,25 +108,14 @@ impl GivenPostgres {
         given::drop_roles(&self.sql, &self.roles).await
     }
 
-    /// Creates a database whose name begins with [`NAME`].
-    pub(in crate::drill) async fn create_database(&self, name: &str) -> anyhow::Result<()> {
-        let create = format!("CREATE DATABASE {name}");
-        self.sql.batch_execute(&create).await.context("the role needs CREATEDB")
-    }
-
     /// `host:port`.
     pub(in crate::drill) fn address(&self) -> &str {
         &self.address
     }
 
-    /// URL of a database, which leads straight to the server.
-    pub(in crate::drill) fn url(&self, database: &str) -> anyhow::Result<String> {
-        given::with_database(&self.url, database)
-    }
-
-    /// A connection to a database.
-    pub(in crate::drill) async fn connect(&self, database: &str) -> anyhow::Result<Client> {
-        given::postgres(&self.url(database)?, "outflow drill producer").await
+    /// As it was given.
+    pub(in crate::drill) fn url(&self) -> &str {
+        &self.url
     }
 
     /// The full version.

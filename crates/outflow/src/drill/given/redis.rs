@@ -117,11 +117,6 @@ impl GivenRedis {
         &self.url
     }
 
-    /// A connection of its own.
-    pub(in crate::drill) async fn connect(&self) -> anyhow::Result<MultiplexedConnection> {
-        given::redis(&self.url).await
-    }
-
     /// The full version.
     pub(in crate::drill) fn version(&self) -> &str {
         &self.version

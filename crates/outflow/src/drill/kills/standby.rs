@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::drill::course::Course;
 use crate::drill::list::Drill;
-use crate::drill::scene::{READY_WITHIN, Relay, Scene, Setup, is_at_work, says_why};
+use crate::drill::scene::{READY_WITHIN, Relay, Scene, Series, Setup, is_at_work, says_why};
 
 pub(super) const DRILL: Drill = Drill {
     name: "standby-connector",
@@ -33,7 +33,7 @@ async fn run(course: &mut Course) -> anyhow::Result<()> {
     for round in 1..=ROUNDS {
         let from = standby.log_end();
         standby.start()?;
-        says_why(course, &mut standby, from, &["slot"]).await;
+        says_why(course, &mut standby, from, &["slot"], &[Series::relay_waits_on("slot")]).await;
         let from = standby.log_end();
         let since = Instant::now();
         let pid = scene.relay.kill().await?;

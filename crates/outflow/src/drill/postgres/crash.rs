@@ -7,7 +7,7 @@ use outflow_sandbox::Shutdown;
 use super::under_load;
 use crate::drill::course::Course;
 use crate::drill::list::{Drill, Server};
-use crate::drill::scene::{Relay, Setup, says_why};
+use crate::drill::scene::{Relay, Series, Setup, says_why};
 
 const WHY: &str = "A slot is on the disk like a table: after a crash it may have forgotten the last positions that \
 it was told, never more. The connector resumes from its own stored offset and not from the slot's memory, so it \
@@ -89,7 +89,9 @@ async fn fast(course: &mut Course) -> anyhow::Result<()> {
     if down.is_err() {
         scene.postgres()?.stop(Shutdown::Immediate, ENDS_WITHIN).await?;
     }
-    says_why(course, &mut scene.relay, from, &["sink", "source"]).await;
+    let waited = ["sink", "source"];
+    let series = waited.map(Series::relay_waits_on);
+    says_why(course, &mut scene.relay, from, &waited, &series).await;
     scene.postgres()?.start_again().await?;
     scene.sink.resume();
     course.recovered(scene.caught_up().await?);

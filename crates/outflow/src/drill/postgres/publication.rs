@@ -3,7 +3,9 @@
 use super::{begins_again_from_rows, under_load};
 use crate::drill::course::Course;
 use crate::drill::list::Drill;
-use crate::drill::scene::{Relay, STOP_WITHIN, Setup, says_why};
+use crate::drill::scene::{Relay, STOP_WITHIN, Series, Setup, says_why};
+
+const SHOWN: [Series; 1] = [Series::relay_waits_on("publication")];
 
 pub(super) const DROPPED: Drill = Drill {
     name: "pg-publication-dropped",
@@ -33,14 +35,14 @@ async fn dropped(course: &mut Course) -> anyhow::Result<()> {
     let from = scene.relay.log_end();
     client.batch_execute("DROP PUBLICATION outflow").await?;
     course.injected("DROP PUBLICATION");
-    says_why(course, &mut scene.relay, from, &["publication"]).await;
+    says_why(course, &mut scene.relay, from, &["publication"], &SHOWN).await;
     load.commits(100).await?;
     let sql = "CREATE PUBLICATION outflow FOR TABLE outflow.outbox WITH (publish = 'insert')";
     let from = scene.relay.log_end();
     client.batch_execute(sql).await?;
     load.commits(100).await?;
     // rows were written while there was none, and no retry gets past that
-    says_why(course, &mut scene.relay, from, &["did not exist"]).await;
+    says_why(course, &mut scene.relay, from, &["did not exist"], &SHOWN).await;
     load.end(&mut scene).await?;
     scene.relay.stop(STOP_WITHIN).await?;
     begins_again_from_rows(course, &mut scene).await?;
@@ -71,7 +73,7 @@ async fn swapped(course: &mut Course) -> anyhow::Result<()> {
     let from = scene.relay.log_end();
     client.batch_execute(SWAP).await?;
     course.injected("outflow.outbox renamed, another table under its name");
-    says_why(course, &mut scene.relay, from, &["publication", "table"]).await;
+    says_why(course, &mut scene.relay, from, &["publication", "table"], &SHOWN).await;
     load.commits(100).await?;
     client.batch_execute(BACK).await?;
     course.say("the table is back, with the rows of the other one");

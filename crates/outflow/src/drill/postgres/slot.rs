@@ -9,7 +9,9 @@ use tokio_postgres::Client;
 use super::{begins_again_from_rows, refuses, under_load};
 use crate::drill::course::Course;
 use crate::drill::list::{Drill, Server};
-use crate::drill::scene::{CONNECTOR, PATIENCE, Relay, STOP_WITHIN, Scene, Setup, says, says_why};
+use crate::drill::scene::{
+    CONNECTOR, PATIENCE, Relay, STOP_WITHIN, Scene, Series, Setup, says, says_why,
+};
 
 pub(super) const LOST: Drill = Drill {
     name: "pg-slot-lost",
@@ -99,7 +101,7 @@ async fn dropped(course: &mut Course) -> anyhow::Result<()> {
     let from = scene.relay.log_end();
     drop_under_the_connector(&scene).await?;
     course.injected("the walsender ended and the slot dropped");
-    says_why(course, &mut scene.relay, from, &["slot"]).await;
+    says_why(course, &mut scene.relay, from, &["slot"], &[Series::relay_waits_on("slot")]).await;
     load.commits(100).await?;
     load.end(&mut scene).await?;
     scene.relay.stop(STOP_WITHIN).await?;

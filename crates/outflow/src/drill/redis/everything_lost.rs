@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::RATE;
 use crate::drill::course::Course;
 use crate::drill::list::{Drill, Server};
-use crate::drill::scene::{Relay, STOP_WITHIN, Scene, Setup, says};
+use crate::drill::scene::{Relay, STOP_WITHIN, Scene, Series, Setup, says, shows_it};
 use crate::oracle::verdict::Fault;
 
 const WHY: &str = "No program can bring back what a broker has acknowledged and forgotten, if nothing else has \
@@ -60,7 +60,10 @@ async fn run(course: &mut Course, loss: Loss) -> anyhow::Result<()> {
             course.injected("FLUSHALL");
         }
     }
+    let noticed = Instant::now();
     says(course, &mut scene.consumer, from, &["the group was gone", "lost"]).await;
+    let rebuilt = [Series::of_consumer("outflow_groups_rebuilt_total")];
+    shows_it(course, &scene.consumer, noticed, &rebuilt).await;
     load.commits(100).await?;
     load.end(&mut scene).await?;
 

@@ -7,7 +7,7 @@ use outflow_sandbox::Redis;
 use super::under_load;
 use crate::drill::course::Course;
 use crate::drill::list::{Drill, Server};
-use crate::drill::scene::{Load, Relay, Scene, Setup, says_why};
+use crate::drill::scene::{Load, Relay, Scene, Series, Setup, says_why};
 
 const WHY: &str = "Redis checks whether it may write when a command is queued, and refuses the whole MULTI/EXEC \
 transaction if it may not: a batch is all or nothing, so no event overtakes a refused one. The connector waits, \
@@ -57,7 +57,7 @@ async fn waits(
     from: u64,
     word: &str,
 ) -> anyhow::Result<()> {
-    says_why(course, &mut scene.relay, from, &[word]).await;
+    says_why(course, &mut scene.relay, from, &[word], &[Series::relay_waits_on("sink")]).await;
     load.commits(50).await
 }
 

@@ -7,7 +7,7 @@ use outflow_sandbox::Postgres;
 use super::under_load;
 use crate::drill::course::Course;
 use crate::drill::list::{Drill, Server};
-use crate::drill::scene::{Relay, Setup, says_why};
+use crate::drill::scene::{Relay, Series, Setup, says_why};
 
 pub(super) const DRILL: Drill = Drill {
     name: "redis-stall",
@@ -33,8 +33,11 @@ async fn run(course: &mut Course) -> anyhow::Result<()> {
     scene.redis()?.sigstop()?;
     course.injected(format!("Redis paused for {:?} or longer", TIMEOUT * 3));
     let stalled = tokio::time::sleep(TIMEOUT * 3);
-    says_why(course, &mut scene.relay, of_relay, &["sink"]).await;
-    says_why(course, &mut scene.consumer, of_consumer, &["reader", "acker"]).await;
+    let sink = [Series::relay_waits_on("sink")];
+    says_why(course, &mut scene.relay, of_relay, &["sink"], &sink).await;
+    let components = ["reader", "acker"];
+    let series = components.map(Series::consumer_waits_in);
+    says_why(course, &mut scene.consumer, of_consumer, &components, &series).await;
     stalled.await;
     scene.redis()?.sigcont()?;
     course.recovered(scene.caught_up().await?);

@@ -1,12 +1,8 @@
-//! What a scene is made of, and the configuration of its processes.
-
-use std::path::Path;
+//! What a scene is made of.
 
 use outflow_sandbox::{Postgres, PostgresBuilder, Redis, RedisBuilder};
 
-use super::{CONNECTOR, STREAMS};
 use crate::oracle::check::Rules;
-use crate::rig::CONSUMER;
 
 /// Which relay is drilled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,53 +63,4 @@ impl Setup {
         let apart = has("offset.store=postgres") || self.relay == Relay::Polling;
         Rules { lsn_ids: !auto, may_repeat: auto && apart }
     }
-}
-
-/// URLs of the ways that processes take.
-pub(super) struct Ways {
-    /// From the relay to PostgreSQL.
-    pub(super) source: String,
-    /// From the relay to Redis.
-    pub(super) sink: String,
-    /// From the consumer to Redis.
-    pub(super) inbox: String,
-    /// From the consumer to PostgreSQL.
-    pub(super) books: String,
-}
-
-/// The text of the configuration.
-pub(super) fn config(ways: &Ways, projection: &Path) -> String {
-    // URLs and paths may hold any letter
-    let quoted = |text: &str| toml::Value::from(text).to_string();
-    let [source, sink, inbox, books] =
-        [&ways.source, &ways.sink, &ways.inbox, &ways.books].map(|url| quoted(url));
-    let projection = quoted(&projection.display().to_string());
-    format!(
-        r#"# made by `outflow drill`
-connector = "{CONNECTOR}"
-
-[source]
-url = {source}
-
-[sink]
-url = {sink}
-stream_prefix = "{STREAMS}"
-
-[polling]
-relay = "relay-1"
-
-[consumer]
-id = "{CONSUMER}"
-# stays the same over restarts, so that a worker that was killed finds what it had not acknowledged
-worker = "worker-1"
-url = {books}
-redis_url = {inbox}
-streams = ["journal"]
-projection = {projection}
-from = "beginning"
-
-[log]
-format = "human"
-"#
-    )
 }

@@ -2,7 +2,7 @@
 
 use crate::drill::course::Course;
 use crate::drill::list::Drill;
-use crate::drill::scene::{Relay, Scene, Setup, Side, says_why};
+use crate::drill::scene::{Relay, Scene, Series, Setup, Side, says_why};
 use crate::drill::state::State;
 
 pub(super) const DRILL: Drill = Drill {
@@ -37,7 +37,8 @@ async fn run(course: &mut Course) -> anyhow::Result<()> {
 
     let from = scene.consumer.log_end();
     scene.consumer.start()?;
-    says_why(course, &mut scene.consumer, from, &["division by zero"]).await;
+    let failed = [Series::of_consumer("outflow_attempts_failed_total")];
+    says_why(course, &mut scene.consumer, from, &["division by zero"], &failed).await;
     scene.until("the event is not parked", |state| state.parked == 1 && state.pending == 0).await?;
     let parked = State { pending: 0, parked: 1, ..rolled_back };
     course.check("while it fails", &parked, &scene.state().await?);

@@ -3,7 +3,7 @@
 use super::{add_again, one_applied};
 use crate::drill::course::Course;
 use crate::drill::list::Drill;
-use crate::drill::scene::says_why;
+use crate::drill::scene::{Series, says_why};
 use crate::drill::state::State;
 use crate::oracle::verdict::Fault;
 
@@ -28,7 +28,8 @@ async fn run(course: &mut Course) -> anyhow::Result<()> {
     })
     .await?;
     course.injected(format!("entry {id} with the event id of the one before and another amount"));
-    says_why(course, &mut scene.consumer, from, &["conflict"]).await;
+    let conflicts = [Series::of_consumer("outflow_conflicts_total")];
+    says_why(course, &mut scene.consumer, from, &["conflict"], &conflicts).await;
     scene.settled().await?;
     let refused = State { entries: 2, conflicts: 1, ..once };
     course.check("after", &refused, &scene.state().await?);
