@@ -18,6 +18,7 @@ mod migration;
 mod roles;
 mod running;
 mod settings;
+mod tls;
 
 use std::ffi::OsStr;
 use std::path::Path;
