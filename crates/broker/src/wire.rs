@@ -18,7 +18,7 @@ use crate::resp::{self, Scan};
 
 /// A connection to one server: requests and replies take turns.
 ///
-/// The client's own connection costs a consumer half of its processor time, in the parser of its
+/// The client's own connection costs a consumer 40 % of its processor time, in the parser of its
 /// replies, and a connector a fifth, in copies of its commands (docs/adr/0014).
 #[derive(Clone)]
 pub struct Wire {
