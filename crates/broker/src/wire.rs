@@ -1,6 +1,7 @@
 //! A connection to one server.
 
 mod dial;
+mod wakes;
 
 use std::io;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use redis::{Cmd, ConnectionInfo, Pipeline, RedisError, RedisFuture, RedisResult,
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{Mutex, MutexGuard};
 
+use self::wakes::Wakes;
 use crate::connection::array;
 use crate::packed::Packed;
 use crate::resp::{self, Scan};
@@ -29,6 +31,7 @@ pub struct Wire {
 
 struct Conversation {
     stream: Stream,
+    wakes: Wakes,
     received: BytesMut,
     /// A request was sent whose replies were not all read: whoever asks next would get them.
     is_broken: bool,
@@ -43,6 +46,8 @@ const KEPT: usize = 1 << 20;
 
 const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
 const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
+/// What Redis says to a command of a transaction; a refusal is longer.
+const QUEUED: &[u8] = b"+QUEUED\r\n";
 
 impl Wire {
     /// Connects and says who it is, within `connect`; a request with its replies may take up to
@@ -60,11 +65,9 @@ impl Wire {
         reply: Duration,
     ) -> RedisResult<Self> {
         let opened = async {
-            let mut conversation = Conversation {
-                stream: dial::dial(info.addr()).await?,
-                received: BytesMut::new(),
-                is_broken: false,
-            };
+            let (stream, wakes) = dial::dial(info.addr()).await?;
+            let mut conversation =
+                Conversation { stream, wakes, received: BytesMut::new(), is_broken: false };
             dial::introduce(&mut conversation, info.redis_settings()).await?;
             Ok(conversation)
         };
@@ -90,7 +93,8 @@ impl Wire {
         // of MULTI and of each command; the last one is that of EXEC
         let last = commands.len() + 1;
         let mut executed = Value::Nil;
-        self.request(request, last + 1, |index, reply| match reply {
+        let replies = Replies { number: last + 1, bytes: commands.len() * QUEUED.len() };
+        self.request(request, replies, |index, reply| match reply {
             reply if index == last => executed = reply,
             Value::ServerError(error) if refused.is_none() => refused = Some(error),
             _ => {}
@@ -99,15 +103,15 @@ impl Wire {
         refused.map_or_else(|| array(executed), |error| Err(error.into()))
     }
 
-    /// Sends `request` and hands `count` replies to `take`, each with its index.
+    /// Sends `request` and hands its `replies` to `take`, each with its index.
     async fn request(
         &self,
         request: impl Buf,
-        count: usize,
+        replies: Replies,
         take: impl FnMut(usize, Value),
     ) -> RedisResult<()> {
         let mut conversation = self.conversation.lock().await;
-        let exchange = exchange(&mut conversation, request, count, take);
+        let exchange = exchange(&mut conversation, request, replies, take);
         let exchanged = tokio::time::timeout(self.reply_timeout, exchange).await;
         exchanged.unwrap_or_else(|_| Err(timed_out("no reply", self.reply_timeout)))
     }
@@ -117,30 +121,46 @@ impl Wire {
 async fn exchange(
     conversation: &mut MutexGuard<'_, Conversation>,
     request: impl Buf,
-    count: usize,
+    replies: Replies,
     take: impl FnMut(usize, Value),
 ) -> RedisResult<()> {
     if std::mem::replace(&mut conversation.is_broken, true) {
         let why = "an earlier request on this connection was given up before its reply";
         return Err(io::Error::new(io::ErrorKind::NotConnected, why).into());
     }
-    conversation.exchange(request, count, take).await?;
+    conversation.exchange(request, replies, take).await?;
     conversation.is_broken = false;
     Ok(())
+}
+
+/// What is known of the replies to a request.
+#[derive(Debug, Clone, Copy)]
+struct Replies {
+    number: usize,
+    /// So many bytes are certain to come.
+    bytes: usize,
+}
+
+impl Replies {
+    fn of(number: usize) -> Self {
+        Self { number, bytes: 0 }
+    }
 }
 
 impl Conversation {
     async fn exchange(
         &mut self,
         mut request: impl Buf,
-        count: usize,
+        replies: Replies,
         mut take: impl FnMut(usize, Value),
     ) -> RedisResult<()> {
+        let mut missing = replies.bytes;
+        self.wakes.after(missing);
         self.stream.write_all_buf(&mut request).await?;
         // TLS keeps what does not fill a record
         self.stream.flush().await?;
-        for index in 0..count {
-            take(index, self.reply().await?);
+        for index in 0..replies.number {
+            take(index, self.reply(&mut missing).await?);
         }
         if self.received.is_empty() && self.received.capacity() > KEPT {
             self.received = BytesMut::new();
@@ -148,7 +168,7 @@ impl Conversation {
         Ok(())
     }
 
-    async fn reply(&mut self) -> RedisResult<Value> {
+    async fn reply(&mut self, missing: &mut usize) -> RedisResult<Value> {
         let mut scan = Scan::new();
         loop {
             if let Some(length) = scan.advance(&self.received)? {
@@ -157,10 +177,13 @@ impl Conversation {
                 return Ok(value);
             }
             self.received.reserve(READ);
-            if self.stream.read_buf(&mut self.received).await? == 0 {
+            let read = self.stream.read_buf(&mut self.received).await?;
+            if read == 0 {
                 let why = "Redis closed the connection";
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why).into());
             }
+            *missing = missing.saturating_sub(read);
+            self.wakes.after(*missing);
         }
     }
 }
@@ -174,7 +197,7 @@ impl ConnectionLike for Wire {
         Box::pin(async move {
             let packed = command.get_packed_command();
             let mut answer = Value::Nil;
-            self.request(packed.as_slice(), 1, |_, reply| answer = reply).await?;
+            self.request(packed.as_slice(), Replies::of(1), |_, reply| answer = reply).await?;
             Ok(answer)
         })
     }
@@ -189,7 +212,8 @@ impl ConnectionLike for Wire {
             let packed = pipeline.get_packed_pipeline();
             let mut answers = Vec::with_capacity(count);
             let mut refused = None;
-            self.request(packed.as_slice(), offset + count, |index, reply| match reply {
+            let replies = Replies::of(offset + count);
+            self.request(packed.as_slice(), replies, |index, reply| match reply {
                 reply if index >= offset => answers.push(reply),
                 // only a transaction skips replies: without one of its commands it is none
                 Value::ServerError(error) if refused.is_none() => refused = Some(error),

@@ -9,25 +9,33 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
-use super::{Conversation, Stream};
+use super::wakes::Wakes;
+use super::{Conversation, Replies, Stream};
 use crate::packed::Packed;
 
 /// Connects to `addr`, with TLS where it asks for that.
-pub(super) async fn dial(addr: &ConnectionAddr) -> RedisResult<Stream> {
-    match addr {
-        ConnectionAddr::Tcp(host, port) => Ok(Box::pin(tcp(host, *port).await?)),
+pub(super) async fn dial(addr: &ConnectionAddr) -> RedisResult<(Stream, Wakes)> {
+    let stream: Stream = match addr {
+        ConnectionAddr::Tcp(host, port) => {
+            let stream = tcp(host, *port).await?;
+            let wakes = Wakes::of(&stream);
+            return Ok((Box::pin(stream), wakes));
+        }
         ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None } => {
             let name = ServerName::try_from(host.clone())
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
             let connector = TlsConnector::from(tls()?);
-            Ok(Box::pin(connector.connect(name, tcp(host, *port).await?).await?))
+            Box::pin(connector.connect(name, tcp(host, *port).await?).await?)
         }
-        ConnectionAddr::Unix(path) => Ok(Box::pin(UnixStream::connect(path).await?)),
-        _ => Err(RedisError::from((
-            ErrorKind::InvalidClientConfig,
-            "TLS without a check of the certificate is not offered",
-        ))),
-    }
+        ConnectionAddr::Unix(path) => Box::pin(UnixStream::connect(path).await?),
+        _ => {
+            return Err(RedisError::from((
+                ErrorKind::InvalidClientConfig,
+                "TLS without a check of the certificate is not offered",
+            )));
+        }
+    };
+    Ok((stream, Wakes::always()))
 }
 
 async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
@@ -92,7 +100,7 @@ pub(super) async fn introduce(
     drop(set_name);
     let mut said = None;
     let exchanged = conversation
-        .exchange(commands.bytes(), commands.len(), |index, reply| match reply {
+        .exchange(commands.bytes(), Replies::of(commands.len()), |index, reply| match reply {
             Value::ServerError(error) if said.is_none() => said = Some((index, error)),
             _ => {}
         })
