@@ -187,7 +187,9 @@ impl Connection {
                 let node = SingleNodeRoutingInfo::ByAddress { host, port };
                 cluster.route_command(command.clone(), RoutingInfo::SingleNode(node)).await
             }
-            (connection, _) => connection.req_packed_command(command).await,
+            (connection, _) => {
+                connection.req_packed_command(command).await.and_then(Value::extract_error)
+            }
         }
     }
 }

@@ -372,3 +372,18 @@ async fn retention_runs_by_itself_in_relay_and_consumer() {
     let applied = "SELECT sum(journals) = 9 FROM turnover";
     assert!(books.query_one(applied, &[]).await.unwrap().get::<_, bool>(0));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_redis_refuses_is_said_in_its_own_words() {
+    let server = shared_postgres().await.unwrap();
+    let redis = Redis::builder().password("hush").start().await.unwrap();
+    let (folder, _, _) = folder(server, &redis, "127.0.0.1:0").await;
+    let file = folder.path().join("outflow.toml");
+    let without = fs::read_to_string(&file).unwrap().replace(":hush@", "");
+    fs::write(&file, without).unwrap();
+    let (code, report) = status(folder.path());
+    assert_eq!(code, Some(1));
+    let error = report["broker"]["error"].as_str().unwrap();
+    assert!(error.contains("Authentication required"), "{error}");
+    assert!(!error.contains("Incompatible type"), "{error}");
+}
