@@ -4,9 +4,8 @@
 //! `cargo run -p outflow-inbox --example turnover -- postgres://localhost/books redis://localhost`.
 
 use outflow_inbox::{
-    Consumer, ConsumerOptions, Delivery, Handler, HandlerError, Start, connect_no_tls,
+    Consumer, ConsumerOptions, Delivery, Handler, HandlerError, Start, Transaction, connect_no_tls,
 };
-use tokio_postgres::Transaction;
 
 const TABLE: &str =
     "CREATE TABLE IF NOT EXISTS turnover (customer text PRIMARY KEY, amount bigint NOT NULL)";

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outflow_event::EntryId;
-use tokio_postgres::{IsolationLevel, Transaction};
+use tokio_postgres::Client;
 
 use crate::aside;
 use crate::bisect::{self, First};
 use crate::config::{FailurePolicy, OnGap};
 use crate::delivery::{Batch, Delivery};
 use crate::failure::{Failure, encode_failed};
-use crate::fence;
 use crate::handler::{Handler, HandlerError};
 use crate::lease::Held;
 use crate::parking::Aggregate;
 use crate::sequence::{self, Gap};
 use crate::session::Session;
 use crate::statements::{Fresh, InboxRows, Judged, Reached, Statements};
+use crate::transaction::Transaction;
 
 /// How a batch is applied.
 pub(crate) struct Terms<'a> {
@@ -88,29 +88,59 @@ impl Session {
         handler: &mut H,
         terms: &Terms<'_>,
     ) -> Result<Outcome, Failure> {
-        let tx = self
-            .client
-            .build_transaction()
-            .isolation_level(IsolationLevel::ReadCommitted)
-            .read_only(false)
-            .start()
-            .await?;
+        if std::mem::replace(&mut self.is_open, true) {
+            let reason = "the transaction before was given up".to_owned();
+            return Err(Failure::Transient { reason, reconnect: true });
+        }
+        let tx = Transaction::of(&self.client);
+        let outcome = match self.work(&tx, batch, handler, terms).await {
+            Ok(outcome) => outcome,
+            Err(failure) => {
+                // where that fails the connection is gone, and the transaction with it
+                self.is_open = tx.rollback().await.is_err();
+                return Err(failure);
+            }
+        };
+        fail::fail_point!("inbox::before_commit");
+        let committed = tx.commit().await;
+        self.is_open = false;
+        // what the database checks only now (a deferred constraint) is the projection's
+        match committed.map_err(|error| Failure::from(HandlerError::from(error))) {
+            Err(Failure::Handler(error)) => Err(Failure::Commit(error)),
+            committed => committed.map(|()| outcome),
+        }
+    }
+
+    /// Everything from the beginning of the transaction to its COMMIT.
+    async fn work<H: Handler>(
+        &self,
+        tx: &Transaction<'_>,
+        batch: &mut Batch,
+        handler: &mut H,
+        terms: &Terms<'_>,
+    ) -> Result<Outcome, Failure> {
         let mut outcome = Outcome::default();
         // the handler's slice and the insert want other orders than the stream's
         batch.deliveries.sort_unstable_by_key(|delivery| delivery.ordinal);
-        let live = aside::hold_back(&tx, &self.parking, batch, terms).await?;
+        // only the inbox rows go out with the beginning: without it they have no effect
+        let begins_alone = batch.deliveries.is_empty() || aside::asks(batch, terms);
+        if begins_alone {
+            tx.begin().await?;
+        }
+        let live = aside::hold_back(tx, &self.parking, batch, terms).await?;
         let mut transaction_id = None;
         let mut failed = Vec::new();
         let mut parts = Parts { applied: 0, fresh: 0, live };
         let numbered = numbered(batch, live, terms);
         if live > 0 {
             // nothing waits for an answer of its own: the numbers come with the inbox rows'
-            let (closed, entered, last) = tokio::join!(
-                fence::close(&tx),
-                enter(&tx, &self.statements, terms, batch, live, handler),
-                self.sequence.last(&tx, terms.consumer_id, &numbered),
+            let begin = async { if begins_alone { Ok(()) } else { tx.begin().await } };
+            let (begun, entered, last) = tokio::join!(
+                begin,
+                enter(tx, &self.statements, terms, batch, live, handler),
+                self.sequence.last(tx, terms.consumer_id, &numbered),
             );
-            closed?;
+            begun?;
             let (entered, last) = (entered?, last?);
             fail::fail_point!("inbox::after_insert");
             parts.fresh = entered.fresh;
@@ -122,40 +152,30 @@ impl Session {
             }
             let events = batch.deliveries.get_mut(..open).unwrap_or_default();
             (parts.applied, failed) =
-                run(&tx, handler, events, terms.care, &entered.transaction_id).await?;
+                run(tx, handler, events, terms.care, &entered.transaction_id).await?;
             transaction_id = Some(entered.transaction_id);
             fail::fail_point!("inbox::after_handler");
             parts.live =
-                judge(&tx, &self.statements, terms.consumer_id, batch, parts, &mut outcome).await?;
+                judge(tx, &self.statements, terms.consumer_id, batch, parts, &mut outcome).await?;
         }
         outcome.applied = count(parts.applied);
         if let Some(id) = transaction_id.as_deref().filter(|_| !numbered.is_empty()) {
             let applied = batch.deliveries.get(..parts.applied).unwrap_or_default();
-            self.sequence.advance(&tx, terms.consumer_id, (id, applied)).await?;
+            self.sequence.advance(tx, terms.consumer_id, (id, applied)).await?;
         }
-        let aside = aside::Aside {
-            tx: &tx,
-            parking: &self.parking,
-            sequence: &self.sequence,
-            batch,
-            terms,
-        };
+        let aside =
+            aside::Aside { tx, parking: &self.parking, sequence: &self.sequence, batch, terms };
         aside.set(parts, failed, &mut outcome).await?;
         for entry in &batch.malformed {
             let stream = terms.streams.get(entry.stream).map_or("", |stream| stream);
-            self.statements.dead_letter(&tx, terms.consumer_id, stream, entry).await?;
+            self.statements.dead_letter(tx, terms.consumer_id, stream, entry).await?;
         }
         outcome.malformed = count(batch.malformed.len());
         let reached = reached(batch, terms);
         let given = batch.deliveries.get(..parts.fresh).unwrap_or_default();
         let ours = (transaction_id.as_deref(), given);
-        fence::open(&tx, &self.statements, terms.consumer_id, &reached, ours).await?;
-        fail::fail_point!("inbox::before_commit");
-        // what the database checks only now (a deferred constraint) is the projection's
-        match tx.commit().await.map_err(|error| Failure::from(HandlerError::from(error))) {
-            Err(Failure::Handler(error)) => Err(Failure::Commit(error)),
-            committed => committed.map(|()| outcome),
-        }
+        tx.open(&self.statements, terms.consumer_id, &reached, ours).await?;
+        Ok(outcome)
     }
 }
 
@@ -199,7 +219,7 @@ async fn run<H: Handler>(
     match care {
         Care::None => {
             if let Err(error) = handler.apply(tx, events).await {
-                return Err(fence::failure(tx, (transaction_id, events), error).await);
+                return Err(tx.failure((transaction_id, events), error).await);
             }
             Ok((events.len(), Vec::new()))
         }
@@ -213,7 +233,7 @@ async fn run<H: Handler>(
 /// Writes the inbox rows of the first `live` deliveries and sorts those: first the fresh ones in
 /// stream order, then the others.
 async fn enter<H: Handler>(
-    tx: &Transaction<'_>,
+    tx: &Client,
     statements: &Statements,
     terms: &Terms<'_>,
     batch: &mut Batch,
@@ -259,7 +279,7 @@ async fn enter<H: Handler>(
 /// then: one that repeats an event of this batch which was refused repeats nothing that has had its effect, and is
 /// held back behind it.
 async fn judge(
-    tx: &Transaction<'_>,
+    tx: &Client,
     statements: &Statements,
     consumer_id: &str,
     batch: &mut Batch,

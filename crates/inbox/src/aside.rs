@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use tokio_postgres::Transaction;
+use tokio_postgres::Client;
 
 use crate::apply::{FailedEvent, Outcome, Parts, Terms, count};
 use crate::config::{OnFailure, OnGap};
@@ -14,12 +14,17 @@ use crate::handler::HandlerError;
 use crate::parking::{Aggregate, Cause, Counted, Failed, Parking, aggregates};
 use crate::sequence::Sequence;
 
+/// Whether [`hold_back`] has anything to ask the database.
+pub(crate) fn asks(batch: &Batch, terms: &Terms<'_>) -> bool {
+    batch.is_parked() || batch.suspects || terms.ask_held
+}
+
 /// Moves the events of aggregates that are held back behind the others. Returns how many others.
 ///
 /// Of parked events none is held back: their queue is what holds the others. But they must still be
 /// there, and nobody else may have them in hand.
 pub(crate) async fn hold_back(
-    tx: &Transaction<'_>,
+    tx: &Client,
     parking: &Parking,
     batch: &mut Batch,
     terms: &Terms<'_>,
@@ -29,7 +34,7 @@ pub(crate) async fn hold_back(
         let locked = parking.lock(tx, terms.consumer_id, &batch.deliveries).await?;
         return if locked { Ok(all) } else { Err(Failure::Taken) };
     }
-    if all == 0 || !(terms.ask_held || batch.suspects) {
+    if all == 0 || !asks(batch, terms) {
         return Ok(all);
     }
     let held = parking.held(tx, terms.consumer_id, &batch.deliveries).await?;
@@ -63,7 +68,7 @@ fn suspects<'a>(
 
 /// What is needed to set events aside.
 pub(crate) struct Aside<'a> {
-    pub(crate) tx: &'a Transaction<'a>,
+    pub(crate) tx: &'a Client,
     pub(crate) parking: &'a Parking,
     pub(crate) sequence: &'a Sequence,
     pub(crate) batch: &'a Batch,
@@ -127,7 +132,7 @@ impl Aside<'_> {
         if self.batch.is_parked() {
             // they stand in their queue as before; only that they did not end the worker is new
             let behind = behind.into_iter();
-            self.parking.suspect(tx.client(), consumer_id, behind, false).await?;
+            self.parking.suspect(tx, consumer_id, behind, false).await?;
         } else {
             let due = |due: Option<f64>| move |delivery| (delivery, due);
             let first: Vec<_> = first.into_iter().map(due(Some(0.0))).collect();

@@ -8,12 +8,10 @@
 //! Between two slices is one statement, and its answer is waited for: where a handler has ended the
 //! transaction the next slice would run outside of one.
 
-use tokio_postgres::Transaction;
-
 use crate::delivery::Delivery;
 use crate::failure::Failure;
-use crate::fence::is_gone;
 use crate::handler::{Handler, HandlerError};
+use crate::transaction::{Transaction, is_gone};
 
 /// What stands around the slices.
 struct Savepoint {

@@ -2,12 +2,13 @@
 
 use std::future::Future;
 
+use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Transaction};
 
 use crate::delivery::Delivery;
 use crate::error::Chain;
 use crate::projection::ProjectionError;
+use crate::transaction::Transaction;
 
 /// Maintains a projection.
 ///
@@ -16,8 +17,7 @@ use crate::projection::ProjectionError;
 /// (a mail, another database) may happen more often than once.
 ///
 /// ```
-/// # use outflow_inbox::{Delivery, Handler, HandlerError};
-/// # use tokio_postgres::Transaction;
+/// # use outflow_inbox::{Delivery, Handler, HandlerError, Transaction};
 /// struct Count;
 ///
 /// impl Handler for Count {

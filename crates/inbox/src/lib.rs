@@ -17,7 +17,7 @@
 //! | `apply` | one batch, one transaction |
 //! | `session` | the connection that this is done on |
 //! | `failure` | why a batch was rolled back, and whose fault that was |
-//! | `fence` | keeps the transaction in the inbox's hands while a handler runs in it |
+//! | `transaction` | [`Transaction`]: stays in the inbox's hands while a handler runs in it |
 //! | `bisect` | which events of a batch the handler cannot apply |
 //! | `aside` | what becomes of them: another attempt, a dead letter; what waits behind them |
 //! | `parking` | the SQL of events that are held back |
@@ -62,7 +62,6 @@ mod broker;
 mod delivery;
 mod encoded;
 mod failure;
-mod fence;
 mod groups;
 mod json;
 mod keeper;
@@ -80,6 +79,7 @@ mod session;
 mod start;
 mod statements;
 mod time;
+mod transaction;
 
 pub use outflow_broker::Target;
 
@@ -92,3 +92,4 @@ pub use handler::{Handler, HandlerError};
 pub use projection::{ProjectionError, SqlProjection};
 pub use start::{HeldStream, StartNeeded};
 pub use status::{Counts, Held, State, Status};
+pub use transaction::Transaction;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use outflow_event::Event;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Error, Statement, Transaction};
+use tokio_postgres::{Client, Error, Statement};
 
 use crate::config::FailurePolicy;
 use crate::delivery::{Delivery, ParkedRow, for_people};
@@ -137,7 +137,7 @@ impl Parking {
     /// Which aggregates of `deliveries` have events that are held back.
     pub(crate) async fn held(
         &self,
-        tx: &Transaction<'_>,
+        tx: &Client,
         consumer_id: &str,
         deliveries: &[Delivery],
     ) -> Result<Vec<Aggregate>, Error> {
@@ -150,7 +150,7 @@ impl Parking {
     /// already stays as it is.
     pub(crate) async fn park(
         &self,
-        tx: &Transaction<'_>,
+        tx: &Client,
         consumer_id: &str,
         cause: Cause,
         parked: &[(&Delivery, Option<f64>)],
@@ -195,7 +195,7 @@ impl Parking {
     /// Counts attempts that failed, and says when each is tried again. In the order of `failed`.
     pub(crate) async fn fail(
         &self,
-        tx: &Transaction<'_>,
+        tx: &Client,
         consumer_id: &str,
         policy: &FailurePolicy,
         failed: &[Failed<'_>],
@@ -226,7 +226,7 @@ impl Parking {
     /// Makes a parked event a dead letter. Without a `reason` it is that of its last attempt.
     pub(crate) async fn bury(
         &self,
-        tx: &Transaction<'_>,
+        tx: &Client,
         consumer_id: &str,
         delivery: &Delivery,
         reason: Option<&str>,
@@ -249,7 +249,7 @@ impl Parking {
     /// Takes parked events away that are done, and resolves the dead letters that they were.
     pub(crate) async fn unpark(
         &self,
-        tx: &Transaction<'_>,
+        tx: &Client,
         consumer_id: &str,
         done: &[(&Delivery, &'static str)],
     ) -> Result<(), Error> {
@@ -262,7 +262,7 @@ impl Parking {
     /// Makes the first parked event of each of these aggregates due, unless a dead letter holds it.
     pub(crate) async fn advance(
         &self,
-        tx: &Transaction<'_>,
+        tx: &Client,
         consumer_id: &str,
         deliveries: impl Iterator<Item = &Delivery>,
     ) -> Result<(), Error> {
@@ -273,7 +273,7 @@ impl Parking {
     /// Locks the rows of parked events; `false` if some are gone, or in the hands of another worker.
     pub(crate) async fn lock(
         &self,
-        tx: &Transaction<'_>,
+        tx: &Client,
         consumer_id: &str,
         deliveries: &[Delivery],
     ) -> Result<bool, Error> {
@@ -312,7 +312,7 @@ impl Parking {
     /// Takes back the inbox rows of this transaction. Returns how many there were.
     pub(crate) async fn withdraw(
         &self,
-        tx: &Transaction<'_>,
+        tx: &Client,
         consumer_id: &str,
         deliveries: &[Delivery],
     ) -> Result<usize, Error> {

@@ -29,11 +29,12 @@ use std::path::Path;
 
 use tokio_postgres::error::ErrorPosition;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Statement, Transaction};
+use tokio_postgres::{Client, Statement};
 
 use crate::delivery::Delivery;
 use crate::error::Chain;
 use crate::handler::{Handler, HandlerError};
+use crate::transaction::Transaction;
 use relation::{EVENTS, Relation};
 
 /// Statements are sent without waiting for each other up to this many.

@@ -12,18 +12,18 @@
 use std::time::{Duration, Instant};
 
 use outflow_event::{Entry, EntryId, Event};
-use tokio_postgres::{Row, Transaction};
+use tokio_postgres::Row;
 
 use crate::applier::Applier;
 use crate::database::statement_failed;
 use crate::delivery::{Delivery, for_people};
 use crate::error::Error;
 use crate::failure::Failure;
-use crate::fence;
 use crate::handler::{Handler, HandlerError};
 use crate::lease::Held;
 use crate::session::Session;
 use crate::statements::Reached;
+use crate::transaction::Transaction;
 
 const REQUESTED: &str = include_str!("sql/requested.sql");
 const FAILED: &str = include_str!("sql/failed.sql");
@@ -128,9 +128,13 @@ async fn replace_one<H: Handler>(
 ) -> Result<Replaced, Error> {
     let streams: Vec<&str> = held.iter().map(|(stream, _)| *stream).collect();
     let Session { client, statements, .. } = session;
-    let tx = client.transaction().await.map_err(statement_failed)?;
+    let tx = Transaction::of(client);
+    tx.begin().await.map_err(statement_failed)?;
     let found = tx.query_opt(REQUESTED, &[&consumer_id, &streams]).await;
-    let Some(row) = found.map_err(statement_failed)? else { return Ok(Replaced::Nothing) };
+    let Some(row) = found.map_err(statement_failed)? else {
+        tx.rollback().await.map_err(statement_failed)?;
+        return Ok(Replaced::Nothing);
+    };
     let request = Request::read(&row).map_err(statement_failed)?;
     let conflict_id = request.conflict_id;
     let replaced = async {
@@ -141,7 +145,7 @@ async fn replace_one<H: Handler>(
         let (entry, resume) = (EntryId::ZERO, EntryId::ZERO);
         let at = Reached { stream, entry, resume, token };
         let ours = (Some(request.transaction_id.as_str()), &event[..]);
-        fence::open(&tx, statements, consumer_id, &[at], ours).await
+        tx.open(statements, consumer_id, &[at], ours).await
     };
     let failure = match replaced.await {
         Ok(()) => {
@@ -189,10 +193,9 @@ async fn carry_out<H: Handler>(
     let (json, raw): (Option<String>, Option<Vec<u8>>) = (holds.try_get(0)?, holds.try_get(1)?);
     let replaced = json.map(String::into_bytes).or(raw);
     let event = [Delivery::replacement(request.stream.as_str().into(), entry, replaced)];
-    fence::close(tx).await?;
     match handler.apply(tx, &event).await {
         Ok(()) => Ok(event),
-        Err(error) => Err(fence::failure(tx, (&request.transaction_id, &event), error).await),
+        Err(error) => Err(tx.failure((&request.transaction_id, &event), error).await),
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tokio_postgres::{Client, Error, Statement, Transaction};
+use tokio_postgres::{Client, Error, Statement};
 
 use crate::config::OnGap;
 use crate::delivery::{Delivery, ParkedRow};
@@ -51,7 +51,7 @@ impl Sequence {
     /// The last numbers of `aggregates`, as far as they are known.
     pub(crate) async fn last(
         &self,
-        tx: &Transaction<'_>,
+        tx: &Client,
         consumer_id: &str,
         aggregates: &[Aggregate],
     ) -> Result<Last, Error> {
@@ -67,7 +67,7 @@ impl Sequence {
     /// Writes down the numbers of events that are applied, if this still is transaction `id`.
     pub(crate) async fn advance(
         &self,
-        tx: &Transaction<'_>,
+        tx: &Client,
         consumer_id: &str,
         (id, applied): (&str, &[Delivery]),
     ) -> Result<(), Error> {
@@ -88,7 +88,7 @@ impl Sequence {
     /// Parked events that wait for an earlier number, each for so long since it began to.
     pub(crate) async fn wait(
         &self,
-        tx: &Transaction<'_>,
+        tx: &Client,
         consumer_id: &str,
         events: &[&Delivery],
         longest: Duration,
@@ -101,7 +101,7 @@ impl Sequence {
     /// Makes due what has waited for numbers that have come by now.
     pub(crate) async fn fill(
         &self,
-        tx: &Transaction<'_>,
+        tx: &Client,
         consumer_id: &str,
         (types, ids): (Vec<&str>, Vec<&str>),
     ) -> Result<(), Error> {

@@ -17,6 +17,8 @@ use crate::statements::{InboxRows, Reached, Statements};
 /// A connection that is ready to apply.
 pub(crate) struct Session {
     pub(crate) client: Client,
+    /// A batch's transaction was begun and its end not seen.
+    pub(crate) is_open: bool,
     pub(crate) parking: Parking,
     pub(crate) sequence: Sequence,
     pub(crate) statements: Statements,
@@ -34,7 +36,7 @@ impl Session {
         let parking = Parking::prepare(&client).await.map_err(statement_failed)?;
         let sequence = Sequence::prepare(&client).await.map_err(statement_failed)?;
         match handler.connected(&client).await {
-            Ok(()) => Ok(Self { client, parking, sequence, statements }),
+            Ok(()) => Ok(Self { client, is_open: false, parking, sequence, statements }),
             Err(error) => Err(not_prepared(error)),
         }
     }
@@ -74,8 +76,8 @@ impl Session {
         holds: bool,
     ) -> Result<(), tokio_postgres::Error> {
         let tx = self.client.transaction().await?;
-        self.parking.bury(&tx, consumer_id, delivery, Some(reason), holds).await?;
-        self.parking.advance(&tx, consumer_id, std::iter::once(delivery)).await?;
+        self.parking.bury(tx.client(), consumer_id, delivery, Some(reason), holds).await?;
+        self.parking.advance(tx.client(), consumer_id, std::iter::once(delivery)).await?;
         tx.commit().await
     }
 

@@ -9,10 +9,10 @@
 
 use outflow_event::EntryId;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Error, Row, Statement, Transaction};
+use tokio_postgres::{Client, Error, Row, Statement};
 
 use crate::delivery::{Delivery, MalformedEntry};
-use crate::encoded::{EncodeError, Encoded};
+use crate::encoded::{EncodeError, Encoded, memory_for};
 
 const INSERT: &str = include_str!("sql/insert.sql");
 
@@ -59,7 +59,7 @@ impl Statements {
     /// Inserts the inbox rows and returns which of them were fresh, and the transaction's id.
     pub(crate) async fn insert(
         &self,
-        tx: &Transaction<'_>,
+        tx: &Client,
         consumer_id: &str,
         rows: &InboxRows,
     ) -> Result<(Fresh, String), Error> {
@@ -80,7 +80,7 @@ impl Statements {
     /// A delivery without an inbox row is left out of the answer.
     pub(crate) async fn judge(
         &self,
-        tx: &Transaction<'_>,
+        tx: &Client,
         consumer_id: &str,
         deliveries: &[&Delivery],
     ) -> Result<Vec<Judged>, Error> {
@@ -117,7 +117,7 @@ impl Statements {
     /// Sets a malformed entry aside, with its raw bytes.
     pub(crate) async fn dead_letter(
         &self,
-        tx: &Transaction<'_>,
+        tx: &Client,
         consumer_id: &str,
         stream: &str,
         entry: &MalformedEntry,
@@ -165,18 +165,19 @@ impl InboxRows {
             a.entry.event.event_id.cmp(&b.entry.event.event_id).then(a.ordinal.cmp(&b.ordinal))
         });
         first.dedup_by(|later, first| later.entry.event.event_id == first.entry.event.event_id);
+        let memory = &mut memory_for(first.iter().copied());
         let columns = Columns::of(&first);
         let columns = vec![
-            Encoded::new(&columns.event_id, &Type::TEXT_ARRAY)?,
-            Encoded::new(&columns.aggregate_type, &Type::TEXT_ARRAY)?,
-            Encoded::new(&columns.aggregate_id, &Type::TEXT_ARRAY)?,
-            Encoded::new(&columns.seq, &Type::INT8_ARRAY)?,
-            Encoded::new(&columns.event_type, &Type::TEXT_ARRAY)?,
-            Encoded::new(&columns.payload, &Type::TEXT_ARRAY)?,
-            Encoded::new(&columns.payload_raw, &Type::BYTEA_ARRAY)?,
-            Encoded::new(&columns.position, &Type::TEXT_ARRAY)?,
-            Encoded::new(&columns.stream, &Type::TEXT_ARRAY)?,
-            Encoded::new(&columns.entry_id, &Type::TEXT_ARRAY)?,
+            Encoded::new(&columns.event_id, &Type::TEXT_ARRAY, memory)?,
+            Encoded::new(&columns.aggregate_type, &Type::TEXT_ARRAY, memory)?,
+            Encoded::new(&columns.aggregate_id, &Type::TEXT_ARRAY, memory)?,
+            Encoded::new(&columns.seq, &Type::INT8_ARRAY, memory)?,
+            Encoded::new(&columns.event_type, &Type::TEXT_ARRAY, memory)?,
+            Encoded::new(&columns.payload, &Type::TEXT_ARRAY, memory)?,
+            Encoded::new(&columns.payload_raw, &Type::BYTEA_ARRAY, memory)?,
+            Encoded::new(&columns.position, &Type::TEXT_ARRAY, memory)?,
+            Encoded::new(&columns.stream, &Type::TEXT_ARRAY, memory)?,
+            Encoded::new(&columns.entry_id, &Type::TEXT_ARRAY, memory)?,
         ];
         Ok(Self { ordinals: first.iter().map(|delivery| delivery.ordinal).collect(), columns })
     }

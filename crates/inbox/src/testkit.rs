@@ -22,7 +22,7 @@ use std::time::Duration;
 use outflow_broker::{Connection, Target};
 use outflow_event::entry::field;
 use tokio::sync::mpsc;
-use tokio_postgres::{Client, Transaction};
+use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{ConsumerOptions, Start};
@@ -32,6 +32,7 @@ use crate::delivery::Delivery;
 use crate::handler::{Handler, HandlerError};
 use crate::projection::ProjectionError;
 use crate::status::{Counts, State};
+use crate::transaction::Transaction;
 
 /// What a test does not expect.
 pub type Unexpected = Box<dyn std::error::Error + Send + Sync>;

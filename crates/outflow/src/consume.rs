@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
     crate::log::start(&config, global)?;
     args.faults.arm()?;
     // reading, applying and acknowledging overlap
-    crate::service::multi_threaded()?.block_on(async {
+    crate::service::beside_servers()?.block_on(async {
         let stop = crate::service::stop_on_signal()?;
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),

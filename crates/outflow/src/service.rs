@@ -18,6 +18,15 @@ pub(crate) fn multi_threaded() -> anyhow::Result<Runtime> {
     Builder::new_multi_thread().enable_all().build().context("the runtime cannot start")
 }
 
+/// For the consumer: half of the processors, and at most four of them. Where it shares a small machine with
+/// its servers, threads that decode ahead only keep the database from the batch that it is to apply.
+pub(crate) fn beside_servers() -> anyhow::Result<Runtime> {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let threads = (processors / 2).clamp(1, 4);
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(threads).enable_all().build().context("the runtime cannot start")
+}
+
 /// A token that SIGTERM or SIGINT cancels: stop reading, flush, save, confirm, close. A second signal
 /// ends the process at once; what was in flight is delivered again at the next start.
 ///

@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::BytesMut;
 use outflow_event::EntryId;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::delivery::Delivery;
-use crate::encoded::{EncodeError, EncodedArray};
+use crate::encoded::{EncodeError, EncodedArray, memory_for};
 use crate::json::is_jsonb as is_jsonb_text;
 use crate::time::micros_since_epoch;
 
@@ -47,13 +48,14 @@ impl Identity {
 
 impl Relation {
     pub(super) fn of(events: &[Delivery]) -> Result<Self, EncodeError> {
-        let text = |of: fn(&Delivery) -> &str| {
+        let memory = &mut memory_for(events.iter());
+        let text = |of: fn(&Delivery) -> &str, memory: &mut BytesMut| {
             let column: Vec<&str> = events.iter().map(of).collect();
-            EncodedArray::new(&column, &Type::TEXT_ARRAY)
+            EncodedArray::new(&column, &Type::TEXT_ARRAY, memory)
         };
-        let optional = |of: fn(&Delivery) -> Option<&str>| {
+        let optional = |of: fn(&Delivery) -> Option<&str>, memory: &mut BytesMut| {
             let column: Vec<Option<&str>> = events.iter().map(of).collect();
-            EncodedArray::new(&column, &Type::TEXT_ARRAY)
+            EncodedArray::new(&column, &Type::TEXT_ARRAY, memory)
         };
         let seq: Vec<Option<i64>> = events.iter().map(|d| d.entry.event.seq).collect();
         let is_jsonb: Vec<bool> = events.iter().map(|d| d.payload_json().is_some()).collect();
@@ -69,26 +71,32 @@ impl Relation {
         let is_replacement: Vec<bool> = rare.iter().map(Delivery::is_replacement).collect();
         let replaced: Vec<Option<&str>> = rare.iter().map(replaced_json).collect();
         let columns = [
-            text(|d| &d.entry.event.event_id)?,
-            text(|d| &d.entry.event.aggregate_type)?,
-            text(|d| &d.entry.event.aggregate_id)?,
-            EncodedArray::new(&seq, &Type::INT8_ARRAY)?,
-            text(|d| &d.entry.event.event_type)?,
-            EncodedArray::new(&is_jsonb, &Type::BOOL_ARRAY)?,
-            optional(Delivery::payload_text)?,
-            EncodedArray::new(&payload_raw, &Type::BYTEA_ARRAY)?,
+            text(|d| &d.entry.event.event_id, memory)?,
+            text(|d| &d.entry.event.aggregate_type, memory)?,
+            text(|d| &d.entry.event.aggregate_id, memory)?,
+            EncodedArray::new(&seq, &Type::INT8_ARRAY, memory)?,
+            text(|d| &d.entry.event.event_type, memory)?,
+            EncodedArray::new(&is_jsonb, &Type::BOOL_ARRAY, memory)?,
+            optional(Delivery::payload_text, memory)?,
+            EncodedArray::new(&payload_raw, &Type::BYTEA_ARRAY, memory)?,
             // an invalid document, or an invalid moment, would fail the whole batch
-            optional(|d| d.entry.event.headers.as_deref().filter(|text| is_jsonb_text(text)))?,
-            optional(|d| d.entry.event.created_at.as_deref())?,
-            EncodedArray::new(&position, &Type::TEXT_ARRAY)?,
-            optional(|d| {
-                d.entry.commit_time.as_deref().filter(|text| micros_since_epoch(text).is_some())
-            })?,
-            text(|d| &d.stream)?,
-            EncodedArray::new(&entry_id, &Type::TEXT_ARRAY)?,
-            EncodedArray::new(&extra, &Type::TEXT_ARRAY)?,
-            EncodedArray::new(&is_replacement, &Type::BOOL_ARRAY)?,
-            EncodedArray::new(&replaced, &Type::TEXT_ARRAY)?,
+            optional(
+                |d| d.entry.event.headers.as_deref().filter(|text| is_jsonb_text(text)),
+                memory,
+            )?,
+            optional(|d| d.entry.event.created_at.as_deref(), memory)?,
+            EncodedArray::new(&position, &Type::TEXT_ARRAY, memory)?,
+            optional(
+                |d| {
+                    d.entry.commit_time.as_deref().filter(|text| micros_since_epoch(text).is_some())
+                },
+                memory,
+            )?,
+            text(|d| &d.stream, memory)?,
+            EncodedArray::new(&entry_id, &Type::TEXT_ARRAY, memory)?,
+            EncodedArray::new(&extra, &Type::TEXT_ARRAY, memory)?,
+            EncodedArray::new(&is_replacement, &Type::BOOL_ARRAY, memory)?,
+            EncodedArray::new(&replaced, &Type::TEXT_ARRAY, memory)?,
         ];
         Ok(Self { columns, of: events.iter().map(Identity::of).collect() })
     }

@@ -7,6 +7,8 @@ WITH inserted AS (
                 $9::text[], $10::text[], $11::text[])
          AS event (event_id, aggregate_type, aggregate_id, seq, event_type, payload, payload_raw,
                    position, stream, entry_id)
+    -- in the inbox's transaction only: this statement is sent before that is known to have begun
+    WHERE EXISTS (SELECT FROM pg_catalog.pg_cursors WHERE name = 'outflow_commit')
     ON CONFLICT (consumer_id, event_id) DO NOTHING
     RETURNING event_id
 )

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use crate::support::{Bed, PATIENCE, gated, seen, start};
-use outflow_inbox::{ConsumerOptions, Delivery, Error, Handler, HandlerError, Retry};
+use outflow_inbox::{ConsumerOptions, Delivery, Error, Handler, HandlerError, Retry, Transaction};
 use outflow_sandbox::{Fsync, Proxy, Redis};
-use tokio_postgres::Transaction;
 
 #[tokio::test]
 async fn a_connection_that_is_terminated_in_a_transaction_is_replaced() {

@@ -8,6 +8,8 @@ use outflow_inbox::{
     ConsumerOptions, Delivery, Error, Handler, HandlerError, OnGap, Retry, SqlProjection,
 };
 
+use tokio_postgres::types::ToSql;
+
 use crate::support::{Bed, seen, seen_then};
 
 const ENDS: [&str; 6] = [
@@ -127,6 +129,27 @@ async fn a_parked_event_whose_handler_ends_the_transaction_stays_parked() {
     bed.run_until(patient, seen(), |counts| counts.applied == 2).await;
     bed.assert_exactly_once(6).await;
     bed.assert_order_within_aggregates().await;
+}
+
+/// The inbox rows are sent before the transaction is known to have begun. Without it they would stand for
+/// events that have had no effect.
+#[tokio::test]
+async fn inbox_rows_that_are_sent_outside_of_the_transaction_are_not_written() {
+    const INSERT: &str = include_str!("../../src/sql/insert.sql");
+    const BEGIN: &str = include_str!("../../src/sql/transaction.sql");
+    let bed = Bed::new().await;
+    let texts = vec!["x"];
+    let (seq, raw) = (vec![1_i64], vec![None::<&[u8]>]);
+    let payload = vec!["{}"];
+    let parameters: [&(dyn ToSql + Sync); 11] =
+        [&"c", &texts, &texts, &texts, &seq, &texts, &payload, &raw, &texts, &texts, &texts];
+    for (begin, fresh) in [("", 0_i64), ("START TRANSACTION", 0), (BEGIN, 1)] {
+        bed.sql.batch_execute(begin).await.unwrap();
+        let row = bed.sql.query_one(INSERT, &parameters).await.unwrap();
+        assert_eq!(row.get::<_, i64>("fresh"), fresh, "{begin}");
+        bed.sql.batch_execute("ROLLBACK").await.unwrap();
+    }
+    assert_eq!(bed.count("outflow.inbox").await, 0);
 }
 
 /// What a handler does outside of the transaction is out of the inbox's hands: it may not come again and again.

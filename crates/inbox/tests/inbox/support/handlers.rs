@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use outflow_inbox::{Delivery, Handler, HandlerError, ProjectionError, SqlProjection};
+use outflow_inbox::{Delivery, Handler, HandlerError, ProjectionError, SqlProjection, Transaction};
 use tokio::sync::{Semaphore, mpsc};
-use tokio_postgres::{Client, Transaction};
+use tokio_postgres::Client;
 
 /// What most tests apply: every fresh event becomes a row of `seen`.
 pub(crate) fn seen() -> SqlProjection {

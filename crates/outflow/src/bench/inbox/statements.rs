@@ -12,6 +12,7 @@ use tokio_postgres::{Client, Statement};
 use super::super::progress::Progress;
 use super::events::Made;
 
+const BEGIN: &str = include_str!("../../../../inbox/src/sql/transaction.sql");
 const INSERT: &str = include_str!("../../../../inbox/src/sql/insert.sql");
 const POSITION: &str = include_str!("../../../../inbox/src/sql/position.sql");
 /// What stands in front of a projection's statement.
@@ -82,7 +83,7 @@ impl<'a> Batch<'a> {
 
 /// Applies the events of a stream in batches; events a second.
 pub(super) async fn run(
-    mut client: Client,
+    client: Client,
     (stream, events): (&str, &[Made]),
     batch: usize,
     projection: &str,
@@ -95,20 +96,20 @@ pub(super) async fn run(
         events.chunks(batch).map(|events| Batch::of(stream, events)).collect();
     let since = Instant::now();
     for (index, batch) in batches.iter().enumerate() {
-        apply(&mut client, batch, &insert, &projection, &position).await?;
+        apply(&client, batch, &insert, &projection, &position).await?;
         progress.at((index as u64).saturating_mul(batch.inbox.seq.len() as u64));
     }
     Ok(events.len() as f64 / since.elapsed().as_secs_f64())
 }
 
 async fn apply(
-    client: &mut Client,
+    client: &Client,
     batch: &Batch<'_>,
     insert: &Statement,
     projection: &Statement,
     position: &Statement,
 ) -> anyhow::Result<()> {
-    let tx = client.transaction().await?;
+    client.batch_execute(BEGIN).await?;
     let rows = &batch.inbox;
     let parameters: [&(dyn ToSql + Sync); 11] = [
         &CONSUMER,
@@ -123,7 +124,7 @@ async fn apply(
         &rows.stream,
         &rows.entry_id,
     ];
-    let row = tx.query_one(insert, &parameters).await?;
+    let row = client.query_one(insert, &parameters).await?;
     let transaction: String = row.try_get("transaction_id")?;
     let rows = &batch.projection;
     let (none, nothing) = (Vec::<bool>::new(), Vec::<&str>::new());
@@ -147,11 +148,12 @@ async fn apply(
         &none,
         &nothing,
     ];
-    tx.execute(projection, &parameters).await?;
+    client.execute(projection, &parameters).await?;
     let (streams, last) = (vec![batch.stream], vec![batch.last.as_str()]);
     let parameters: [&(dyn ToSql + Sync); 6] =
         [&CONSUMER, &streams, &last, &last, &Some(transaction), &vec![0_i64]];
-    tx.execute(position, &parameters).await?;
-    tx.commit().await?;
+    let position = client.execute(position, &parameters);
+    tokio::try_join!(client.batch_execute("CLOSE ALL"), position)?;
+    client.batch_execute("COMMIT").await?;
     Ok(())
 }
