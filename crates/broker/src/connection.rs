@@ -15,6 +15,7 @@ use redis::{
 pub use redis::cluster_routing::Slot;
 
 use crate::packed::Packed;
+use crate::reply::Replies;
 use crate::target::{Server, Target};
 use crate::wire::Wire;
 
@@ -172,6 +173,23 @@ impl Connection {
                 let pipe = commands.pipeline();
                 let mut replies = cluster.req_packed_commands(&pipe, pipe.len() + 1, 1).await?;
                 array(replies.pop().unwrap_or_default())
+            }
+        }
+    }
+
+    /// Sends commands whose replies are read where they are. In a cluster they must stay within one [`Slot`].
+    ///
+    /// # Errors
+    /// Those of the connection. What the server refuses is a reply.
+    ///
+    /// # Cancel safety
+    /// None: whether anything was done is not known.
+    pub async fn replies(&mut self, commands: &Pipeline) -> RedisResult<Replies> {
+        match self {
+            Self::One(wire) => wire.replies(commands).await,
+            Self::Cluster(cluster) => {
+                let replies = cluster.req_packed_commands(commands, 0, commands.len()).await?;
+                Ok(Replies::values(replies))
             }
         }
     }

@@ -2,9 +2,11 @@
 //! specification", RESP2). Pure: bytes in, values out.
 //!
 //! Two passes over a reply cost less than one that must be able to stop anywhere: [`Scan`] follows
-//! the lengths alone, as bytes come in, and [`value`] takes apart what is known to be complete.
+//! the lengths alone, as bytes come in, and [`reply`] takes apart what is known to be complete.
 
 use redis::{ErrorKind, RedisError, RedisResult, Value};
+
+use crate::reply::Reply;
 
 /// Replies of Redis are four levels deep; more are an attack on the stack.
 const DEEPEST: u32 = 32;
@@ -65,35 +67,36 @@ impl Scan {
     }
 }
 
-/// Takes the first value off `bytes`, in which it is complete. Returns what follows it, too.
+/// Takes the first reply off `bytes`, in which it is complete. Returns what follows it, too.
 ///
 /// # Errors
-/// When it is no value, or not complete.
-pub(crate) fn value(bytes: &[u8]) -> RedisResult<(Value, &[u8])> {
+/// When it is no reply, or not complete.
+pub(crate) fn reply(bytes: &[u8]) -> RedisResult<(Reply<'_>, &[u8])> {
     nested(bytes, DEEPEST)
 }
 
-fn nested(bytes: &[u8], deeper: u32) -> RedisResult<(Value, &[u8])> {
+fn nested(bytes: &[u8], deeper: u32) -> RedisResult<(Reply<'_>, &[u8])> {
     let (kind, line, rest) = line(bytes).ok_or_else(|| malformed("a reply is cut off"))?;
-    let value = match kind {
+    let reply = match kind {
         b'$' => {
-            return bulk(line, rest).map(|(string, rest)| {
-                (string.map_or(Value::Nil, |string| Value::BulkString(string.to_vec())), rest)
-            });
+            let (string, rest) = bulk(line, rest)?;
+            return Ok((string.map_or(Reply::Nil, Reply::Bulk), rest));
         }
         b'*' => return array(line, rest, deeper),
-        b'+' if line == b"OK" => Value::Okay,
-        b'+' => Value::SimpleString(String::from_utf8_lossy(line).into_owned()),
-        b':' => Value::Int(integer(line)?),
+        b'+' => Reply::Status(line),
+        b':' => Reply::Int(integer(line)?),
         // rare, and only the client's own parser can make this value
-        b'-' => redis::parse_redis_value(&[b"-", line, b"\r\n"].concat())?,
+        b'-' => match redis::parse_redis_value(&[b"-", line, b"\r\n"].concat())? {
+            Value::ServerError(error) => Reply::Error(Box::new(error)),
+            _ => Reply::Other,
+        },
         other => return Err(unknown(other)),
     };
-    Ok((value, rest))
+    Ok((reply, rest))
 }
 
-fn array<'a>(line: &[u8], rest: &'a [u8], deeper: u32) -> RedisResult<(Value, &'a [u8])> {
-    let Some(length) = length(line)? else { return Ok((Value::Nil, rest)) };
+fn array<'a>(line: &[u8], rest: &'a [u8], deeper: u32) -> RedisResult<(Reply<'a>, &'a [u8])> {
+    let Some(length) = length(line)? else { return Ok((Reply::Nil, rest)) };
     let deeper = deeper.checked_sub(1).ok_or_else(|| malformed("a reply is nested too deeply"))?;
     // no value is shorter than `+\r\n`: what claims to be longer than the bytes is no reason to allocate
     let mut items = Vec::with_capacity(length.min(rest.len() / 3));
@@ -103,7 +106,7 @@ fn array<'a>(line: &[u8], rest: &'a [u8], deeper: u32) -> RedisResult<(Value, &'
         items.push(item);
         rest = next;
     }
-    Ok((Value::Array(items), rest))
+    Ok((Reply::Array(items), rest))
 }
 
 /// The arguments of the first command of `bytes`: an array of bulk strings. Returns what follows

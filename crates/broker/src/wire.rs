@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use redis::aio::{AsyncStream, ConnectionLike};
 use redis::{Cmd, ConnectionInfo, Pipeline, RedisError, RedisFuture, RedisResult, Value};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -16,6 +16,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use self::wakes::Wakes;
 use crate::connection::array;
 use crate::packed::Packed;
+use crate::reply::Replies;
 use crate::resp::{self, Scan};
 
 /// A connection to one server: requests and replies take turns.
@@ -93,25 +94,47 @@ impl Wire {
         // of MULTI and of each command; the last one is that of EXEC
         let last = commands.len() + 1;
         let mut executed = Value::Nil;
-        let replies = Replies { number: last + 1, bytes: commands.len() * QUEUED.len() };
-        self.request(request, replies, |index, reply| match reply {
-            reply if index == last => executed = reply,
-            Value::ServerError(error) if refused.is_none() => refused = Some(error),
-            _ => {}
+        let coming = Coming { number: last + 1, bytes: commands.len() * QUEUED.len() };
+        self.request(request, coming, |index, received, length| {
+            match value(received, length)? {
+                reply if index == last => executed = reply,
+                Value::ServerError(error) if refused.is_none() => refused = Some(error),
+                _ => {}
+            }
+            Ok(())
         })
         .await?;
         refused.map_or_else(|| array(executed), |error| Err(error.into()))
     }
 
-    /// Sends `request` and hands its `replies` to `take`, each with its index.
+    /// Sends commands. Returns the replies to them, among which there may be errors.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    ///
+    /// # Cancel safety
+    /// None: whether anything was done is not known, and the connection refuses further requests.
+    pub(crate) async fn replies(&self, commands: &Pipeline) -> RedisResult<Replies> {
+        let packed = commands.get_packed_pipeline();
+        let mut replies = Vec::with_capacity(commands.len());
+        self.request(packed.as_slice(), Coming::of(commands.len()), |_, received, length| {
+            replies.push(taken(received, length));
+            Ok(())
+        })
+        .await?;
+        Ok(Replies::sent(replies))
+    }
+
+    /// Sends `request` and has `take` take each reply to it off the front of what was received, where it
+    /// is complete and of this length.
     async fn request(
         &self,
         request: impl Buf,
-        replies: Replies,
-        take: impl FnMut(usize, Value),
+        coming: Coming,
+        take: impl FnMut(usize, &mut BytesMut, usize) -> RedisResult<()>,
     ) -> RedisResult<()> {
         let mut conversation = self.conversation.lock().await;
-        let exchange = exchange(&mut conversation, request, replies, take);
+        let exchange = exchange(&mut conversation, request, coming, take);
         let exchanged = tokio::time::timeout(self.reply_timeout, exchange).await;
         exchanged.unwrap_or_else(|_| Err(timed_out("no reply", self.reply_timeout)))
     }
@@ -121,27 +144,27 @@ impl Wire {
 async fn exchange(
     conversation: &mut MutexGuard<'_, Conversation>,
     request: impl Buf,
-    replies: Replies,
-    take: impl FnMut(usize, Value),
+    coming: Coming,
+    take: impl FnMut(usize, &mut BytesMut, usize) -> RedisResult<()>,
 ) -> RedisResult<()> {
     if std::mem::replace(&mut conversation.is_broken, true) {
         let why = "an earlier request on this connection was given up before its reply";
         return Err(io::Error::new(io::ErrorKind::NotConnected, why).into());
     }
-    conversation.exchange(request, replies, take).await?;
+    conversation.exchange(request, coming, take).await?;
     conversation.is_broken = false;
     Ok(())
 }
 
 /// What is known of the replies to a request.
 #[derive(Debug, Clone, Copy)]
-struct Replies {
+struct Coming {
     number: usize,
     /// So many bytes are certain to come.
     bytes: usize,
 }
 
-impl Replies {
+impl Coming {
     fn of(number: usize) -> Self {
         Self { number, bytes: 0 }
     }
@@ -151,16 +174,17 @@ impl Conversation {
     async fn exchange(
         &mut self,
         mut request: impl Buf,
-        replies: Replies,
-        mut take: impl FnMut(usize, Value),
+        coming: Coming,
+        mut take: impl FnMut(usize, &mut BytesMut, usize) -> RedisResult<()>,
     ) -> RedisResult<()> {
-        let mut missing = replies.bytes;
+        let mut missing = coming.bytes;
         self.wakes.after(missing);
         self.stream.write_all_buf(&mut request).await?;
         // TLS keeps what does not fill a record
         self.stream.flush().await?;
-        for index in 0..replies.number {
-            take(index, self.reply(&mut missing).await?);
+        for index in 0..coming.number {
+            let length = self.reply(&mut missing).await?;
+            take(index, &mut self.received, length)?;
         }
         if self.received.is_empty() && self.received.capacity() > KEPT {
             self.received = BytesMut::new();
@@ -168,13 +192,12 @@ impl Conversation {
         Ok(())
     }
 
-    async fn reply(&mut self, missing: &mut usize) -> RedisResult<Value> {
+    /// Waits until a whole reply is there. Returns its length.
+    async fn reply(&mut self, missing: &mut usize) -> RedisResult<usize> {
         let mut scan = Scan::new();
         loop {
             if let Some(length) = scan.advance(&self.received)? {
-                let (value, _) = resp::value(&self.received)?;
-                self.received.advance(length);
-                return Ok(value);
+                return Ok(length);
             }
             self.received.reserve(READ);
             let read = self.stream.read_buf(&mut self.received).await?;
@@ -188,6 +211,23 @@ impl Conversation {
     }
 }
 
+/// Takes a reply off, and apart.
+fn value(received: &mut BytesMut, length: usize) -> RedisResult<Value> {
+    let (reply, _) = resp::reply(received)?;
+    let value = reply.into();
+    received.advance(length);
+    Ok(value)
+}
+
+/// Takes a reply off as it is.
+fn taken(received: &mut BytesMut, length: usize) -> Bytes {
+    let reply = received.split_to(length).freeze();
+    if received.is_empty() && length > KEPT {
+        *received = BytesMut::new();
+    }
+    reply
+}
+
 fn timed_out(what: &str, limit: Duration) -> RedisError {
     io::Error::new(io::ErrorKind::TimedOut, format!("{what} within {limit:?}")).into()
 }
@@ -197,7 +237,11 @@ impl ConnectionLike for Wire {
         Box::pin(async move {
             let packed = command.get_packed_command();
             let mut answer = Value::Nil;
-            self.request(packed.as_slice(), Replies::of(1), |_, reply| answer = reply).await?;
+            self.request(packed.as_slice(), Coming::of(1), |_, received, length| {
+                answer = value(received, length)?;
+                Ok(())
+            })
+            .await?;
             Ok(answer)
         })
     }
@@ -212,12 +256,15 @@ impl ConnectionLike for Wire {
             let packed = pipeline.get_packed_pipeline();
             let mut answers = Vec::with_capacity(count);
             let mut refused = None;
-            let replies = Replies::of(offset + count);
-            self.request(packed.as_slice(), replies, |index, reply| match reply {
-                reply if index >= offset => answers.push(reply),
-                // only a transaction skips replies: without one of its commands it is none
-                Value::ServerError(error) if refused.is_none() => refused = Some(error),
-                _ => {}
+            let coming = Coming::of(offset + count);
+            self.request(packed.as_slice(), coming, |index, received, length| {
+                match value(received, length)? {
+                    reply if index >= offset => answers.push(reply),
+                    // only a transaction skips replies: without one of its commands it is none
+                    Value::ServerError(error) if refused.is_none() => refused = Some(error),
+                    _ => {}
+                }
+                Ok(())
             })
             .await?;
             refused.map_or(Ok(answers), |error| Err(error.into()))

@@ -133,16 +133,16 @@ pub enum Malformed {
     },
 }
 
-/// Reads an entry from its id and its fields, moving the values.
+/// Reads an entry from its id and its fields, copying the values.
 ///
 /// Fields may stand in any order. Unknown ones become [`Event::extra`].
 ///
 /// # Errors
 /// [`Malformed`] names the field. The record can never become valid: set it aside with its raw
 /// bytes and go on.
-pub fn decode(
+pub fn decode<'a>(
     id: EntryId,
-    fields: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
+    fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
 ) -> Result<Entry, Malformed> {
     let mut raw = RawFields::default();
     for (name, value) in fields {
@@ -152,24 +152,29 @@ pub fn decode(
 }
 
 #[derive(Default)]
-struct RawFields {
-    event_id: Option<String>,
-    aggregate_type: Option<String>,
-    aggregate_id: Option<String>,
-    event_type: Option<String>,
-    seq: Option<String>,
-    payload: Option<Vec<u8>>,
-    headers: Option<String>,
-    created_at: Option<String>,
-    position: Option<String>,
-    commit_time: Option<String>,
+struct RawFields<'a> {
+    event_id: Option<&'a str>,
+    aggregate_type: Option<&'a str>,
+    aggregate_id: Option<&'a str>,
+    event_type: Option<&'a str>,
+    seq: Option<&'a str>,
+    payload: Option<&'a [u8]>,
+    headers: Option<&'a str>,
+    created_at: Option<&'a str>,
+    position: Option<&'a str>,
+    commit_time: Option<&'a str>,
     extra: Vec<(String, Vec<u8>)>,
 }
 
-impl RawFields {
-    fn take(&mut self, name: Vec<u8>, value: Vec<u8>) -> Result<(), Malformed> {
-        let slot = match name.as_slice() {
-            b"payload" => return set(&mut self.payload, field::PAYLOAD, value),
+impl<'a> RawFields<'a> {
+    fn take(&mut self, name: &'a [u8], value: &'a [u8]) -> Result<(), Malformed> {
+        let slot = match name {
+            b"payload" => {
+                return match self.payload.replace(value) {
+                    None => Ok(()),
+                    Some(_) => Err(Malformed::Twice(field::PAYLOAD.to_owned())),
+                };
+            }
             b"event_id" => &mut self.event_id,
             b"aggregate_type" => &mut self.aggregate_type,
             b"aggregate_id" => &mut self.aggregate_id,
@@ -180,56 +185,53 @@ impl RawFields {
             b"position" => &mut self.position,
             b"commit_time" => &mut self.commit_time,
             _ => {
-                let name = text("(a field name)", name)?;
-                if self.extra.iter().any(|(known, _)| *known == name) {
-                    return Err(Malformed::Twice(name));
+                let name = text(b"(a field name)", name)?;
+                if self.extra.iter().any(|(known, _)| known == name) {
+                    return Err(Malformed::Twice(name.to_owned()));
                 }
-                self.extra.push((name, value));
+                self.extra.push((name.to_owned(), value.to_vec()));
                 return Ok(());
             }
         };
-        let name = String::from_utf8_lossy(&name);
-        set(slot, &name, text(&name, value)?)
+        let value = text(name, value)?;
+        if slot.replace(value).is_some() {
+            return Err(Malformed::Twice(String::from_utf8_lossy(name).into_owned()));
+        }
+        Ok(())
     }
 
     fn into_entry(self, id: EntryId) -> Result<Entry, Malformed> {
-        let seq = self.seq.map(|seq| parse(field::SEQ, &seq, "a 64-bit integer")).transpose()?;
+        let seq = self.seq.map(|seq| parse(field::SEQ, seq, "a 64-bit integer")).transpose()?;
         let position = self
             .position
-            .map(|position| parse(field::POSITION, &position, "<commit LSN>:<index>"))
+            .map(|position| parse(field::POSITION, position, "<commit LSN>:<index>"))
             .transpose()?;
-        let required = |value: Option<String>, name| match value {
-            Some(value) if !value.is_empty() => Ok(value),
-            _ => Err(Malformed::Missing(name)),
-        };
+        let present =
+            |value: Option<&str>, name| value.map(str::to_owned).ok_or(Malformed::Missing(name));
+        let required =
+            |value: Option<&'a str>, name| present(value.filter(|value| !value.is_empty()), name);
         Ok(Entry {
             id,
             event: Event {
                 event_id: required(self.event_id, field::EVENT_ID)?,
                 aggregate_type: required(self.aggregate_type, field::AGGREGATE_TYPE)?,
-                aggregate_id: self.aggregate_id.ok_or(Malformed::Missing(field::AGGREGATE_ID))?,
-                event_type: self.event_type.ok_or(Malformed::Missing(field::EVENT_TYPE))?,
+                aggregate_id: present(self.aggregate_id, field::AGGREGATE_ID)?,
+                event_type: present(self.event_type, field::EVENT_TYPE)?,
                 seq,
-                payload: self.payload,
-                headers: self.headers,
-                created_at: self.created_at,
+                payload: self.payload.map(<[u8]>::to_vec),
+                headers: self.headers.map(str::to_owned),
+                created_at: self.created_at.map(str::to_owned),
                 extra: self.extra,
             },
             position,
-            commit_time: self.commit_time,
+            commit_time: self.commit_time.map(str::to_owned),
         })
     }
 }
 
-fn set<T>(slot: &mut Option<T>, name: &str, value: T) -> Result<(), Malformed> {
-    if slot.replace(value).is_some() {
-        return Err(Malformed::Twice(name.to_owned()));
-    }
-    Ok(())
-}
-
-fn text(name: &str, bytes: Vec<u8>) -> Result<String, Malformed> {
-    String::from_utf8(bytes).map_err(|_| Malformed::NotText(name.to_owned()))
+fn text<'a>(name: &[u8], bytes: &'a [u8]) -> Result<&'a str, Malformed> {
+    let not_text = |_| Malformed::NotText(String::from_utf8_lossy(name).into_owned());
+    std::str::from_utf8(bytes).map_err(not_text)
 }
 
 fn parse<T: std::str::FromStr>(

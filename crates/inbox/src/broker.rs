@@ -155,10 +155,8 @@ pub(crate) async fn read_raw(
         let mut range = redis::cmd("XRANGE");
         range.arg(streams.get(entry.stream)).arg(&id).arg(&id);
         let found: Value = range.query_async(connection).await?;
-        let records = reply::records(found).ok_or_else(|| reply::unexpected("XRANGE"))?;
-        let fields = records.into_iter().next().and_then(|record| record.fields);
         // deleted in the meantime: the reason and the id are kept
-        entry.raw = fields.into_iter().flatten().flat_map(|(name, value)| [name, value]).collect();
+        entry.raw = reply::raw(&found).ok_or_else(|| reply::unexpected("XRANGE"))?;
     }
     Ok(())
 }

@@ -10,9 +10,9 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outflow_broker::Connection;
-use outflow_event::{EntryId, entry};
-use redis::{RedisResult, Value};
+use outflow_broker::{Connection, Replies, Reply};
+use outflow_event::EntryId;
+use redis::RedisResult;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -23,13 +23,13 @@ use crate::broker::{self, Broker, Verdict};
 use crate::config::ConsumerConfig;
 use crate::consumer::Shared;
 use crate::database::Connect;
-use crate::delivery::{Batch, Delivery, MalformedEntry, StreamIds, for_people, unstorable};
+use crate::delivery::{Batch, Delivery, MalformedEntry, StreamIds};
 use crate::error::Error;
 use crate::groups;
 use crate::lease::Held;
 use crate::lost::{self, Place};
 use crate::pace::Pace;
-use crate::reply::{self, Record};
+use crate::reply::{self, Content, Record};
 use crate::statements::InboxRows;
 use crate::status::Component;
 
@@ -212,7 +212,8 @@ impl Reader {
                 let mut command = self.xreadgroup();
                 command.arg("STREAMS").arg(key).arg(cursor.to_string());
                 let in_work = self.shared.in_flight.now();
-                let read = self.by_index(command.query_async(redis).await?)?;
+                let reply: redis::Value = command.query_async(redis).await?;
+                let read = self.by_index(&Reply::from(&reply)).await?;
                 let mut records: Vec<_> =
                     read.into_iter().flat_map(|(_, records)| records).collect();
                 let Some(last) = records.last() else { break };
@@ -242,9 +243,9 @@ impl Reader {
         }
         let streams = together.pop().unwrap_or_default();
         let asked = self.ask_for(&streams, Some(block));
-        let reply = asked.query_async(redis);
+        let reply = redis.replies(&asked);
         tokio::pin!(reply);
-        let reply: RedisResult<Vec<Value>> = tokio::select! {
+        let replies: RedisResult<Replies> = tokio::select! {
             biased;
             reply = &mut reply => reply,
             () = self.stop.cancelled() => {
@@ -256,7 +257,7 @@ impl Reader {
             }
         };
         fail::fail_point!("inbox::after_read");
-        self.answer(&streams, reply?)
+        self.answer(&streams, &replies?).await
     }
 
     /// Ends the blocking read from another connection, for as long as it takes: the first try may
@@ -290,15 +291,15 @@ impl Reader {
         command
     }
 
-    fn by_index(&self, reply: Value) -> Result<Read, End> {
+    async fn by_index(&self, reply: &Reply<'_>) -> Result<Read, End> {
         let index = |key: &[u8]| {
             let found = self.config().streams.iter().position(|stream| stream.as_bytes() == key);
             found.ok_or_else(|| reply::unexpected("XREADGROUP"))
         };
-        let read = reply::read(reply)?;
+        let read = reply::read(reply).await?;
         Ok(read
             .into_iter()
-            .map(|(key, records)| Ok((index(&key)?, records)))
+            .map(|(key, records)| Ok((index(key)?, records)))
             .collect::<RedisResult<_>>()?)
     }
 
@@ -311,23 +312,23 @@ impl Reader {
         for (stream, records) in read {
             let Some(key) = self.shared.streams.get(stream) else { continue };
             let mut ids = Vec::with_capacity(records.len());
-            for Record { id, fields } in records {
+            for Record { id, content } in records {
                 if self.shared.in_flight.contains(stream, id) {
                     continue;
                 }
                 ids.push(id);
-                let Some(fields) = fields else {
-                    lost.push(id);
-                    continue;
-                };
-                bytes += fields.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
-                match decode(stream, id, fields) {
-                    Ok(entry) => {
-                        let mut delivery = Delivery::new(key.clone(), entry);
+                match content {
+                    Content::Event(entry, size) => {
+                        bytes += size;
+                        let mut delivery = Delivery::new(key.clone(), *entry);
                         delivery.ordinal = batch.deliveries.len();
                         batch.deliveries.push(delivery);
                     }
-                    Err(malformed) => batch.malformed.push(malformed),
+                    Content::Malformed(reason) => {
+                        let raw = Vec::new();
+                        batch.malformed.push(MalformedEntry { stream, id, raw, reason });
+                    }
+                    Content::Gone => lost.push(id),
                 }
             }
             if !lost.is_empty() {
@@ -376,21 +377,4 @@ impl Reader {
             done = work => Ok(done),
         }
     }
-}
-
-/// Decodes an entry.
-fn decode(
-    stream: usize,
-    id: EntryId,
-    fields: Vec<(Vec<u8>, Vec<u8>)>,
-) -> Result<outflow_event::Entry, MalformedEntry> {
-    let reason = match entry::decode(id, fields) {
-        Ok(entry) => match unstorable(&entry) {
-            None => return Ok(entry),
-            Some(reason) => reason,
-        },
-        Err(malformed) => malformed.to_string(),
-    };
-    // decoding consumed the fields: the rare entry is read again, instead of copying every one
-    Err(MalformedEntry { stream, id, raw: Vec::new(), reason: for_people(&reason) })
 }

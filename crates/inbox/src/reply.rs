@@ -1,21 +1,37 @@
-//! Replies of Redis taken apart, moving every byte string instead of copying it.
+//! Replies of Redis taken apart. Entries are decoded from where they stand in the reply.
 //!
 //! Fields stay a list: a field that stands twice must be seen (a map would hide it).
 
 use std::collections::HashMap;
 
-use outflow_event::EntryId;
+use outflow_broker::Reply;
+use outflow_event::{Entry, EntryId, entry};
 use redis::{ErrorKind, RedisError, RedisResult, Value};
 
 use crate::broker::{Pending, Progress};
+use crate::delivery::{for_people, unstorable};
 use crate::lost::Range;
+
+/// Entries that are decoded in one go; then others have their turn, above all the connection on which the
+/// database may have answered meanwhile.
+const AT_ONCE: usize = 100;
 
 /// One entry of a reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) id: EntryId,
-    /// `None`: the entry was deleted or trimmed while it was pending.
-    pub(crate) fields: Option<Vec<(Vec<u8>, Vec<u8>)>>,
+    pub(crate) content: Content,
+}
+
+/// What an entry is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// An event. It takes so many bytes in its stream.
+    Event(Box<Entry>, usize),
+    /// No event of ours, for this reason. It is rare, and read again rather than copied here.
+    Malformed(String),
+    /// Deleted or trimmed while it was pending.
+    Gone,
 }
 
 /// A reply that does not have the form that Redis documents.
@@ -24,26 +40,24 @@ pub(crate) fn unexpected(command: &'static str) -> RedisError {
 }
 
 /// The reply of XREADGROUP: entries by stream key. Nothing to read is an empty list.
-pub(crate) fn read(value: Value) -> RedisResult<Vec<(Vec<u8>, Vec<Record>)>> {
+pub(crate) async fn read<'a>(reply: &Reply<'a>) -> RedisResult<Vec<(&'a [u8], Vec<Record>)>> {
     let failed = || unexpected("XREADGROUP");
-    let pairs = match value {
-        Value::Nil => return Ok(Vec::new()),
-        Value::Map(pairs) => pairs,
-        Value::Array(streams) => streams
-            .into_iter()
-            .map(|stream| {
-                let mut parts = array(stream).ok_or_else(failed)?.into_iter();
-                Ok((parts.next().ok_or_else(failed)?, parts.next().ok_or_else(failed)?))
-            })
-            .collect::<RedisResult<_>>()?,
-        _ => return Err(failed()),
+    let streams = match reply {
+        Reply::Nil => &[],
+        reply => reply.items().ok_or_else(failed)?,
     };
-    pairs
-        .into_iter()
-        .map(|(key, records)| {
-            Ok((bytes(key).ok_or_else(failed)?, self::records(records).ok_or_else(failed)?))
-        })
-        .collect()
+    let mut read = Vec::with_capacity(streams.len());
+    for stream in streams {
+        let Some([key, records]) = stream.items() else { return Err(failed()) };
+        let (key, records) = (key.bytes().ok_or_else(failed)?, records.items().ok_or_else(failed)?);
+        let mut decoded = Vec::with_capacity(records.len());
+        for some in records.chunks(AT_ONCE) {
+            decoded.extend(self::records(some).ok_or_else(failed)?);
+            tokio::task::yield_now().await;
+        }
+        read.push((key, decoded));
+    }
+    Ok(read)
 }
 
 /// What XAUTOCLAIM took over.
@@ -64,7 +78,7 @@ pub(crate) fn claimed(value: Value) -> RedisResult<Claimed> {
 fn parse_claimed(value: Value) -> Option<Claimed> {
     let mut parts = array(value)?.into_iter();
     let cursor = entry_id(parts.next()?)?;
-    let records = records(parts.next()?)?;
+    let records = listed(&parts.next()?)?;
     let deleted = match parts.next() {
         Some(deleted) => array(deleted)?.into_iter().map(entry_id).collect::<Option<_>>()?,
         None => Vec::new(),
@@ -73,37 +87,53 @@ fn parse_claimed(value: Value) -> Option<Claimed> {
 }
 
 /// A list of entries, as XRANGE and others give it.
-pub(crate) fn records(value: Value) -> Option<Vec<Record>> {
-    array(value)?
-        .into_iter()
+pub(crate) fn listed(value: &Value) -> Option<Vec<Record>> {
+    records(Reply::from(value).items()?)
+}
+
+fn records(records: &[Reply<'_>]) -> Option<Vec<Record>> {
+    records
+        .iter()
         // Redis 6.2 leaves a nil in XAUTOCLAIM's list for a deleted entry, without its id
-        .filter(|record| !matches!(record, Value::Nil))
+        .filter(|record| **record != Reply::Nil)
         .map(|record| {
-            let mut parts = array(record)?.into_iter();
-            let id = entry_id(parts.next()?)?;
-            let fields = match parts.next()? {
-                Value::Nil => None,
-                fields => Some(self::fields(fields)?),
+            let [id, fields] = record.items()? else { return None };
+            let id = std::str::from_utf8(id.bytes()?).ok()?.parse().ok()?;
+            let content = match fields {
+                Reply::Nil => Content::Gone,
+                fields => decode(id, fields.items()?)?,
             };
-            Some(Record { id, fields })
+            Some(Record { id, content })
         })
         .collect()
 }
 
-fn fields(value: Value) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
-    if let Value::Map(pairs) = value {
-        return pairs
-            .into_iter()
-            .map(|(name, value)| Some((bytes(name)?, bytes(value)?)))
-            .collect();
+/// `None`: these are no fields.
+fn decode(id: EntryId, flat: &[Reply<'_>]) -> Option<Content> {
+    let (pairs, []) = flat.as_chunks() else { return None };
+    let mut size = 0;
+    for part in flat {
+        size += part.bytes()?.len();
     }
-    let flat = array(value)?;
-    let mut fields = Vec::with_capacity(flat.len() / 2);
-    let mut flat = flat.into_iter();
-    while let Some(name) = flat.next() {
-        fields.push((bytes(name)?, bytes(flat.next()?)?));
-    }
-    Some(fields)
+    let fields = pairs
+        .iter()
+        .map(|[name, value]| (name.bytes().unwrap_or_default(), value.bytes().unwrap_or_default()));
+    let reason = match entry::decode(id, fields) {
+        Ok(entry) => match unstorable(&entry) {
+            None => return Some(Content::Event(Box::new(entry), size)),
+            Some(reason) => reason,
+        },
+        Err(malformed) => malformed.to_string(),
+    };
+    Some(Content::Malformed(for_people(&reason)))
+}
+
+/// The fields of the first entry that XRANGE gives: name, value, name, value, ...
+pub(crate) fn raw(range: &Value) -> Option<Vec<Vec<u8>>> {
+    let range = Reply::from(range);
+    let Some(first) = range.items()?.first() else { return Some(Vec::new()) };
+    let [_, fields] = first.items()? else { return None };
+    fields.items()?.iter().map(|part| part.bytes().map(<[u8]>::to_vec)).collect()
 }
 
 /// The value of `name` in a flat list of names and values, or a map.
@@ -158,7 +188,7 @@ pub(crate) fn progress(pending: Value, groups: Value, group: &str) -> Option<Pro
     let done = if count == 0 {
         lookup(info.clone(), "last-delivered-id").and_then(entry_id)?
     } else {
-        before(entry_id(lowest)?)
+        entry_id(lowest)?.before()
     };
     let undelivered = lookup(info, "lag").and_then(integer);
     Some(Progress { done, lag: undelivered.map(|undelivered| undelivered + count) })
@@ -170,10 +200,8 @@ pub(crate) fn gap(info: Value, groups: Value, group: &str) -> Option<Range> {
     let added = of("entries-added").and_then(integer)?;
     let length = of("length").and_then(integer)?;
     let last = of("last-generated-id").and_then(entry_id)?;
-    let first = of("first-entry")
-        .and_then(|first| records(Value::Array(vec![first])))
-        .and_then(|records| records.into_iter().next());
-    let up_to = first.map_or(last, |first| first.id.before());
+    let first = of("first-entry").and_then(id_of);
+    let up_to = first.map_or(last, EntryId::before);
     let group = array(groups)?.into_iter().find(|info| {
         lookup(info.clone(), "name").and_then(bytes).is_some_and(|name| name == group.as_bytes())
     })?;
@@ -200,9 +228,7 @@ pub(crate) fn delivered(info: &Value, groups: Value, group: &str) -> Option<Deli
     let added: u64 = of("entries-added").and_then(integer)?;
     let length = of("length").and_then(integer)?;
     let newest = of("last-generated-id").and_then(entry_id)?;
-    let first = of("first-entry")
-        .and_then(|first| records(Value::Array(vec![first])))
-        .and_then(|records| records.into_iter().next());
+    let first = of("first-entry").and_then(id_of);
     let info = array(groups)?.into_iter().find(|info| {
         lookup(info.clone(), "name").and_then(bytes).is_some_and(|name| name == group.as_bytes())
     })?;
@@ -210,7 +236,7 @@ pub(crate) fn delivered(info: &Value, groups: Value, group: &str) -> Option<Deli
     if last >= newest {
         return Some(Delivered { last, count: added });
     }
-    let in_front = first.is_none_or(|first| last < first.id);
+    let in_front = first.is_none_or(|first| last < first);
     in_front.then_some(Delivered { last, count: added.checked_sub(length)? })
 }
 
@@ -220,13 +246,9 @@ pub(crate) fn has_group(groups: Value, group: &str) -> bool {
     array(groups).into_iter().flatten().any(|info| name(info).as_deref() == Some(group.as_bytes()))
 }
 
-/// The highest id below `id`.
-fn before(id: EntryId) -> EntryId {
-    match (id.minor.checked_sub(1), id.major.checked_sub(1)) {
-        (Some(minor), _) => EntryId { major: id.major, minor },
-        (None, Some(major)) => EntryId { major, minor: u64::MAX },
-        (None, None) => EntryId::ZERO,
-    }
+/// The id of an entry, as it begins.
+pub(crate) fn id_of(entry: Value) -> Option<EntryId> {
+    array(entry)?.into_iter().next().and_then(entry_id)
 }
 
 /// An entry id.
@@ -268,28 +290,40 @@ mod tests {
         EntryId { major, minor }
     }
 
-    #[test]
-    fn c71_c78_a_read_keeps_doubled_fields_and_vanished_entries() {
+    #[tokio::test]
+    async fn c71_c78_a_read_sees_doubled_fields_and_vanished_entries() {
+        let names = ["event_id", "aggregate_type", "aggregate_id", "event_type"];
+        let event = |more: &[&str]| {
+            let fields = names.iter().flat_map(|name| [*name, "1"]).chain(more.iter().copied());
+            Value::Array(fields.map(text).collect())
+        };
         let records = Value::Array(vec![
-            Value::Array(vec![
-                text("1-0"),
-                Value::Array(vec![text("a"), text("1"), text("a"), text("2")]),
-            ]),
-            Value::Array(vec![text("2-0"), Value::Nil]),
+            Value::Array(vec![text("1-0"), event(&["payload", "{}"])]),
+            Value::Array(vec![text("2-0"), event(&["event_id", "1"])]),
+            Value::Array(vec![text("3-0"), Value::Nil]),
         ]);
-        let expected = vec![
-            Record {
-                id: id(1, 0),
-                fields: Some(vec![(b"a".to_vec(), b"1".to_vec()), (b"a".to_vec(), b"2".to_vec())]),
-            },
-            Record { id: id(2, 0), fields: None },
-        ];
         let resp2 = Value::Array(vec![Value::Array(vec![text("s"), records.clone()])]);
         let resp3 = Value::Map(vec![(text("s"), records)]);
-        assert_eq!(read(resp3).unwrap(), read(resp2.clone()).unwrap());
-        assert_eq!(read(resp2).unwrap(), [(b"s".to_vec(), expected)]);
-        assert_eq!(read(Value::Nil).unwrap(), []);
-        assert!(read(Value::Int(1)).is_err());
+        for reply in [resp2, resp3] {
+            let reply = Reply::from(&reply);
+            let read = read(&reply).await.unwrap();
+            let [(b"s", records)] = read.as_slice() else { panic!("{read:?}") };
+            let ids: Vec<EntryId> = records.iter().map(|record| record.id).collect();
+            assert_eq!(ids, [id(1, 0), id(2, 0), id(3, 0)]);
+            let contents: Vec<&Content> = records.iter().map(|record| &record.content).collect();
+            let [Content::Event(entry, size), Content::Malformed(why), Content::Gone] =
+                contents.as_slice()
+            else {
+                panic!("{contents:?}")
+            };
+            let bytes = names.iter().map(|name| name.len() + 1).sum::<usize>() + "payload{}".len();
+            assert_eq!((entry.event.payload.as_deref(), *size), (Some(&b"{}"[..]), bytes));
+            assert_eq!(why, "field `event_id` appears twice");
+        }
+        assert!(read(&Reply::Nil).await.unwrap().is_empty());
+        assert!(read(&Reply::Int(1)).await.is_err());
+        let odd = Reply::Array(vec![Reply::Bulk(b"a")]);
+        assert_eq!(super::records(&[Reply::Array(vec![Reply::Bulk(b"1-0"), odd])]), None);
     }
 
     #[test]
@@ -364,7 +398,5 @@ mod tests {
         let some = Value::Array(vec![Value::Int(2), text("7-0"), text("9-1")]);
         let busy = progress(some, group(Value::Nil), "g").unwrap();
         assert_eq!(busy, Progress { done: id(6, u64::MAX), lag: None });
-        assert_eq!(before(id(7, 3)), id(7, 2));
-        assert_eq!(before(EntryId::ZERO), EntryId::ZERO);
     }
 }

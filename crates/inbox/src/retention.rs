@@ -329,7 +329,7 @@ async fn first_id(redis: &mut Connection, stream: &str) -> redis::RedisResult<Op
         .arg(1)
         .query_async(redis)
         .await?;
-    let first = reply::records(found).and_then(|records| records.into_iter().next());
+    let first = reply::listed(&found).and_then(|records| records.into_iter().next());
     match first {
         Some(first) => Ok(Some(first.id)),
         None => Ok(Some(broker::last_generated_id(redis, stream).await?.after())),

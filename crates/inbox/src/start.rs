@@ -4,13 +4,13 @@ use std::fmt;
 use std::time::UNIX_EPOCH;
 
 use outflow_broker::Connection;
-use outflow_event::{AgeSearch, EntryId, entry};
+use outflow_event::{AgeSearch, EntryId};
 use redis::{RedisResult, Value};
 
 use crate::broker;
 use crate::config::Start;
 use crate::error::{ConfigError, Error};
-use crate::reply::{self, Record};
+use crate::reply::{self, Content, Record};
 use crate::time::micros_since_epoch;
 
 /// Entries of one page while a search walks over entries without a commit time.
@@ -78,10 +78,7 @@ pub(crate) async fn held(
     }
     let info: Value = redis::cmd("XINFO").arg("STREAM").arg(stream).query_async(redis).await?;
     let groups: Value = redis::cmd("XINFO").arg("GROUPS").arg(stream).query_async(redis).await?;
-    let Some(first) = reply::lookup(info.clone(), "first-entry")
-        .and_then(|first| reply::records(Value::Array(vec![first])))
-        .and_then(|records| records.into_iter().next())
-    else {
+    let Some(first) = reply::lookup(info.clone(), "first-entry").and_then(reply::id_of) else {
         return Ok(None);
     };
     let unexpected = || reply::unexpected("XINFO STREAM");
@@ -89,7 +86,7 @@ pub(crate) async fn held(
     Ok(Some(HeldStream {
         stream: stream.to_owned(),
         entries: reply::lookup(info, "length").and_then(reply::integer).ok_or_else(unexpected)?,
-        first: first.id,
+        first,
         last: last.ok_or_else(unexpected)?,
         has_group: reply::has_group(groups, group),
     }))
@@ -138,8 +135,8 @@ async fn first_position(
 ) -> RedisResult<Option<(EntryId, outflow_event::Position)>> {
     let page = page(redis, &held.stream, EntryId::ZERO, held.last, 1).await?;
     Ok(page.into_iter().find_map(|record| {
-        let entry = entry::decode(record.id, record.fields?).ok()?;
-        Some((record.id, entry.position?))
+        let Content::Event(entry, _) = record.content else { return None };
+        Some((entry.id, entry.position?))
     }))
 }
 
@@ -175,21 +172,14 @@ async fn next_commit(
         let records = page(redis, stream, after, until, count).await?;
         let Some(last) = records.last() else { return Ok(None) };
         after = last.id;
-        for Record { id, fields } in records {
-            if let Some(committed) = fields.and_then(|fields| commit_micros(&fields)) {
-                return Ok(Some((id, committed)));
+        for record in records {
+            let Content::Event(entry, _) = record.content else { continue };
+            if let Some(committed) = entry.commit_time.as_deref().and_then(micros_since_epoch) {
+                return Ok(Some((entry.id, committed)));
             }
         }
         count = PAGE;
     }
-}
-
-fn commit_micros(fields: &[(Vec<u8>, Vec<u8>)]) -> Option<i64> {
-    let of = |(name, value): &(Vec<u8>, Vec<u8>)| {
-        let found = name == entry::field::COMMIT_TIME.as_bytes();
-        found.then(|| std::str::from_utf8(value).ok().and_then(micros_since_epoch)).flatten()
-    };
-    fields.iter().find_map(of)
 }
 
 /// At most `count` entries above `after`, up to `until`.
@@ -203,7 +193,7 @@ pub(crate) async fn page(
     let mut command = redis::cmd("XRANGE");
     command.arg(stream).arg(format!("({after}")).arg(until.to_string()).arg("COUNT").arg(count);
     let found: Value = command.query_async(redis).await?;
-    reply::records(found).ok_or_else(|| reply::unexpected("XRANGE"))
+    reply::listed(&found).ok_or_else(|| reply::unexpected("XRANGE"))
 }
 
 /// Says what a new consumer will do, before it does it.

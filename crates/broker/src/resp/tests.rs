@@ -2,6 +2,11 @@ use proptest::prelude::{Just, Strategy, any, prop, prop_oneof, proptest};
 
 use super::*;
 
+/// The first value of `bytes`, and what follows it.
+fn value(bytes: &[u8]) -> RedisResult<(Value, &[u8])> {
+    reply(bytes).map(|(reply, rest)| (reply.into(), rest))
+}
+
 /// A reply of each kind, as Redis 7.0 sends it.
 const READ: &[u8] = b"*1\r\n*2\r\n$1\r\ns\r\n*2\r\n\
     *2\r\n$3\r\n1-0\r\n*2\r\n$1\r\na\r\n$0\r\n\r\n*2\r\n$3\r\n2-0\r\n*-1\r\n";
@@ -87,7 +92,9 @@ proptest! {
     fn a_reply_is_what_the_client_makes_of_it(reply in any_reply()) {
         let (parsed, rest) = value(&reply).unwrap();
         assert!(rest.is_empty());
-        assert_eq!(parsed, redis::parse_redis_value(&reply).unwrap());
+        let expected = redis::parse_redis_value(&reply).unwrap();
+        assert_eq!(parsed, expected);
+        assert_eq!(Value::from(Reply::from(&expected)), expected);
     }
 
     #[test]
@@ -109,7 +116,7 @@ proptest! {
         prop_oneof![4 => prop::sample::select(b"*$+-:\r\n0123456789".to_vec()), 1 => any::<u8>()], 0..64,
     )) {
         let _ = Scan::new().advance(&bytes);
-        let _ = value(&bytes);
+        let _ = reply(&bytes);
         let _ = command(&bytes);
     }
 }

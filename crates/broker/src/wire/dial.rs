@@ -10,7 +10,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
 use super::wakes::Wakes;
-use super::{Conversation, Replies, Stream};
+use super::{Coming, Conversation, Stream, value};
 use crate::packed::Packed;
 
 /// Connects to `addr`, with TLS where it asks for that.
@@ -100,9 +100,12 @@ pub(super) async fn introduce(
     drop(set_name);
     let mut said = None;
     let exchanged = conversation
-        .exchange(commands.bytes(), Replies::of(commands.len()), |index, reply| match reply {
-            Value::ServerError(error) if said.is_none() => said = Some((index, error)),
-            _ => {}
+        .exchange(commands.bytes(), Coming::of(commands.len()), |index, received, length| {
+            match value(received, length)? {
+                Value::ServerError(error) if said.is_none() => said = Some((index, error)),
+                _ => {}
+            }
+            Ok(())
         })
         .await;
     match (exchanged, said) {

@@ -1,4 +1,8 @@
 use super::*;
+
+fn decode(id: EntryId, fields: Vec<(Vec<u8>, Vec<u8>)>) -> Result<Entry, Malformed> {
+    super::decode(id, fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice())))
+}
 use proptest::prelude::*;
 
 fn pairs(fields: &[(&str, &str)]) -> Vec<(Vec<u8>, Vec<u8>)> {

@@ -23,7 +23,7 @@ pub(super) fn parked(
         overdue: row.try_get(7)?,
     };
     let Ok(id) = id.parse::<EntryId>() else { return Ok(None) };
-    let mut flat = fields.into_iter();
+    let mut flat = fields.iter().map(Vec::as_slice);
     let pairs = std::iter::from_fn(|| Some((flat.next()?, flat.next()?)));
     let Ok(entry) = entry::decode(id, pairs) else { return Ok(None) };
     let stream = streams.iter().find(|key| &***key == stream).cloned();
@@ -88,9 +88,11 @@ mod tests {
         let time_alone = pairs(&[("payload", b"{}"), ("commit_time", b"now")]);
         for pairs in [bare, full, time_alone] {
             let id = EntryId { major: 5, minor: 1 };
+            let pairs = pairs.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
             let entry = entry::decode(id, pairs).unwrap();
             let delivery = Delivery::new("s".into(), entry.clone());
-            let mut flat = fields(&delivery).into_iter();
+            let fields = fields(&delivery);
+            let mut flat = fields.iter().map(Vec::as_slice);
             let again = std::iter::from_fn(|| Some((flat.next()?, flat.next()?)));
             assert_eq!(entry::decode(id, again).unwrap(), entry);
         }

@@ -8,7 +8,8 @@
 
 use std::time::Duration;
 
-use redis::{Pipeline, RedisError, Value};
+use outflow_broker::{Replies, Reply};
+use redis::Pipeline;
 
 use super::{End, Read, Reader};
 use crate::reply;
@@ -38,8 +39,7 @@ impl Reader {
             command.arg(">");
         }
         let mut pipe = redis::pipe();
-        // each reply is looked at by itself: the first error counts, with its code
-        pipe.ignore_errors().add_command(command);
+        pipe.add_command(command);
         if !self.shared.leases.is_shared() {
             for stream in streams {
                 pipe.cmd("XPENDING").arg(config.streams.get(*stream)).arg(&config.consumer_id);
@@ -49,16 +49,13 @@ impl Reader {
     }
 
     /// The replies to [`Reader::ask_for`].
-    pub(super) fn answer(&self, streams: &[usize], replies: Vec<Value>) -> Result<Answer, End> {
-        // an error is a reply of its own: what is inside of one need not be looked through for it
-        let mut replies = replies.into_iter().map(|reply| match reply {
-            Value::ServerError(error) => Err(RedisError::from(error)),
-            reply => Ok(reply),
-        });
+    pub(super) async fn answer(&self, streams: &[usize], replies: &Replies) -> Result<Answer, End> {
+        // each reply is looked at by itself: the first error counts, with its code
+        let mut replies = replies.read()?.into_iter().map(Reply::extract_error);
         let read = replies.next().ok_or_else(|| reply::unexpected("XREADGROUP"))??;
-        let mut answer = Answer { read: self.by_index(read)?, elsewhere: Vec::new() };
+        let mut answer = Answer { read: self.by_index(&read).await?, elsewhere: Vec::new() };
         for (stream, pending) in streams.iter().zip(replies) {
-            let elsewhere = reply::is_pending_elsewhere(pending?, &self.shared.me);
+            let elsewhere = reply::is_pending_elsewhere(pending?.into(), &self.shared.me);
             if elsewhere.ok_or_else(|| reply::unexpected("XPENDING"))? {
                 answer.elsewhere.push(*stream);
             }

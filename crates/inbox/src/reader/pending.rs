@@ -10,7 +10,7 @@ use super::{End, Reader};
 use crate::broker;
 use crate::delivery::Batch;
 use crate::lease::Held;
-use crate::reply::{self, Record};
+use crate::reply::{self, Content, Record};
 
 /// From this delivery on an entry is a suspect: two workers that had it did not acknowledge it.
 const SUSPECT: u64 = 3;
@@ -90,7 +90,7 @@ impl Reader {
         command.arg(cursor.to_string()).arg("COUNT").arg(self.pace.count());
         let in_work = self.shared.in_flight.now();
         let claimed = reply::claimed(command.query_async(redis).await?)?;
-        let lost = claimed.deleted.iter().map(|id| Record { id: *id, fields: None });
+        let lost = claimed.deleted.iter().map(|id| Record { id: *id, content: Content::Gone });
         let mut records: Vec<Record> = claimed.records.into_iter().chain(lost).collect();
         records.retain(|record| !in_work.contains(stream, record.id));
         records.sort_unstable_by_key(|record| record.id);
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn entries_that_come_again_come_in_ever_smaller_parts() {
-        let record = |n| Record { id: EntryId { major: n, minor: 0 }, fields: None };
+        let record = |n| Record { id: EntryId { major: n, minor: 0 }, content: Content::Gone };
         let times = |id: EntryId| if (40..50).contains(&id.major) { 3 } else { 2 };
         let parts = parts((0..100).map(record).collect(), times);
         let sizes: Vec<_> = parts.iter().map(|(suspects, part)| (*suspects, part.len())).collect();

@@ -49,7 +49,7 @@ impl Reader {
     }
 
     async fn ask(&self, mut redis: Connection, streams: &[usize]) -> Result<Answer, End> {
-        let replies = self.ask_for(streams, None).query_async(&mut redis).await?;
-        self.answer(streams, replies)
+        let replies = redis.replies(&self.ask_for(streams, None)).await?;
+        self.answer(streams, &replies).await
     }
 }

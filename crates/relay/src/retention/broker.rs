@@ -89,8 +89,7 @@ pub(super) async fn streams(
 pub(super) async fn is_ours(redis: &mut Connection, stream: &str) -> Result<bool, Error> {
     let first = page(redis, stream, EntryId::ZERO, None, 1).await?;
     Ok(first.into_iter().next().is_none_or(|(id, fields)| {
-        let fields: Vec<_> =
-            fields.into_iter().map(|(name, value)| (name.into_bytes(), value)).collect();
+        let fields = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_slice()));
         entry::decode(id, fields).is_ok()
     }))
 }
