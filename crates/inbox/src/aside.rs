@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Error};
 
 use crate::apply::{FailedEvent, Outcome, Parts, Terms, count};
 use crate::config::{OnFailure, OnGap};
@@ -97,12 +97,12 @@ impl Aside<'_> {
             outcome.due_in = Some(Duration::ZERO);
             return Ok(());
         }
-        if !refused.is_empty() || !held_back.is_empty() {
-            self.park(refused, held_back, &failed, outcome).await?;
-        }
-        if !failed.is_empty() {
-            outcome.failed = self.count_failed(failed, outcome).await?;
-        }
+        let attempts = self.attempts(failed);
+        // their rows are parked first, and counted without waiting for that
+        let (parked, counted) =
+            tokio::join!(self.park(refused, held_back, &attempts, outcome), self.count(&attempts),);
+        parked?;
+        outcome.failed = self.bury(attempts, counted?, outcome).await?;
         if self.batch.is_parked() {
             self.take_away(parts, outcome).await?;
         }
@@ -118,11 +118,15 @@ impl Aside<'_> {
         &self,
         refused: &[Delivery],
         held_back: &[Delivery],
-        failed: &[(usize, HandlerError)],
+        failed: &[Failed<'_>],
         outcome: &mut Outcome,
     ) -> Result<(), Failure> {
+        if refused.is_empty() && held_back.is_empty() {
+            return Ok(());
+        }
         let (tx, consumer_id) = (self.tx, self.terms.consumer_id);
-        let is_failed = |d: &&Delivery| failed.iter().any(|(ordinal, _)| *ordinal == d.ordinal);
+        let is_failed =
+            |d: &&Delivery| failed.iter().any(|failed| failed.delivery.ordinal == d.ordinal);
         let is_gap = |d: &&Delivery| outcome.gaps.iter().any(|g| g.waits && g.ordinal == d.ordinal);
         let first: Vec<&Delivery> = refused.iter().filter(is_failed).collect();
         let gaps: Vec<&Delivery> = refused.iter().filter(is_gap).collect();
@@ -173,14 +177,8 @@ impl Aside<'_> {
         Ok(())
     }
 
-    /// Counts attempts; those that were the last make a dead letter.
-    async fn count_failed(
-        &self,
-        failed: Vec<(usize, HandlerError)>,
-        outcome: &mut Outcome,
-    ) -> Result<Vec<FailedEvent>, Failure> {
-        let (tx, terms) = (self.tx, self.terms);
-        let attempts: Vec<Failed<'_>> = failed
+    fn attempts(&self, failed: Vec<(usize, HandlerError)>) -> Vec<Failed<'_>> {
+        failed
             .into_iter()
             .filter_map(|(ordinal, error)| {
                 let parked = self.batch.parked.get(ordinal);
@@ -191,8 +189,25 @@ impl Aside<'_> {
                     marked: parked.is_some_and(|known| known.suspect),
                 })
             })
-            .collect();
-        let counted = self.parking.fail(tx, terms.consumer_id, &terms.policy, &attempts).await?;
+            .collect()
+    }
+
+    /// Counts attempts that failed.
+    async fn count(&self, failed: &[Failed<'_>]) -> Result<Vec<Option<Counted>>, Error> {
+        if failed.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.parking.fail(self.tx, self.terms.consumer_id, &self.terms.policy, failed).await
+    }
+
+    /// Makes dead letters of those that had their last attempt.
+    async fn bury(
+        &self,
+        attempts: Vec<Failed<'_>>,
+        counted: Vec<Option<Counted>>,
+        outcome: &mut Outcome,
+    ) -> Result<Vec<FailedEvent>, Failure> {
+        let (tx, terms) = (self.tx, self.terms);
         let mut events = Vec::with_capacity(attempts.len());
         let mut skipped = Vec::new();
         for (attempt, counted) in attempts.into_iter().zip(counted) {

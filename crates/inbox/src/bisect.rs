@@ -6,7 +6,10 @@
 //! follows a failing event in its aggregate is left out, in order.
 //!
 //! Between two slices is one statement, and its answer is waited for: where a handler has ended the
-//! transaction the next slice would run outside of one.
+//! transaction the next slice would run outside of one. Only for a handler that cannot do that both go out
+//! at once ([`Handler::keeps_transaction`]).
+
+use tokio_postgres::Error;
 
 use crate::delivery::Delivery;
 use crate::failure::Failure;
@@ -93,6 +96,11 @@ pub(crate) async fn run<H: Handler>(
     deferred: bool,
 ) -> Result<Sliced, Failure> {
     let savepoint = if deferred { DEFERRED } else { SAVEPOINT };
+    // what checks constraints speaks about the slice before it
+    let ahead = !deferred && handler.keeps_transaction();
+    // no handler has used the transaction yet
+    let due = Some(savepoint.begin);
+    let mut slices = Slices { tx, handler, savepoint, ahead, due };
     let all = events.len();
     let (mut at, mut end) = (0, all);
     let (mut step, mut bad_until) = match first {
@@ -100,12 +108,10 @@ pub(crate) async fn run<H: Handler>(
         _ => (first.step(all, end, 0), 0),
     };
     let mut failed = Vec::new();
-    let mut is_first = true;
     while at < end {
         let to = end.min(at + step.max(1));
         let slice = events.get(at..to).unwrap_or_default();
-        let place = (std::mem::take(&mut is_first), to == end);
-        match try_slice(tx, handler, slice, &savepoint, place).await {
+        match slices.attempt(slice, to == end).await {
             Ok(()) => {
                 at = to;
                 step = match first {
@@ -129,6 +135,7 @@ pub(crate) async fn run<H: Handler>(
             Err(other) => return Err(other),
         }
     }
+    slices.settle().await?;
     Ok(Sliced { applied: end, failed })
 }
 
@@ -140,41 +147,67 @@ fn without_first_aggregate(events: &mut [Delivery]) -> usize {
     events.iter().filter(|delivery| !is_of_it(delivery)).count()
 }
 
-async fn try_slice<H: Handler>(
-    tx: &Transaction<'_>,
-    handler: &mut H,
-    events: &[Delivery],
-    savepoint: &Savepoint,
-    (is_first, is_last): (bool, bool),
-) -> Result<(), Failure> {
-    let applied = if is_first {
+/// Slices, each in its savepoint.
+struct Slices<'a, H> {
+    tx: &'a Transaction<'a>,
+    handler: &'a mut H,
+    savepoint: Savepoint,
+    /// What is between two slices goes out with the second one.
+    ahead: bool,
+    /// To be sent before the next slice.
+    due: Option<&'static str>,
+}
+
+impl<H: Handler> Slices<'_, H> {
+    /// Applies `events`. On [`Failure::Handler`] and [`Failure::Projection`] it is as if they had not been
+    /// tried.
+    async fn attempt(&mut self, events: &[Delivery], is_last: bool) -> Result<(), Failure> {
+        let tx = self.tx;
         let apply = async {
-            // the savepoint goes out first; no handler has used the transaction yet, so its answer
-            // need not be waited for
+            // what is due goes out first
             tokio::task::yield_now().await;
-            handler.apply(tx, events).await
+            self.handler.apply(tx, events).await
         };
-        let (begun, applied) = tokio::join!(tx.batch_execute(savepoint.begin), apply);
-        begun?;
-        applied
-    } else {
-        handler.apply(tx, events).await
-    };
-    let close = if is_last { savepoint.end } else { savepoint.next };
-    let ended = match applied {
-        Ok(()) => match tx.batch_execute(close).await {
-            Err(error) if is_gone(&error) => return Err(Failure::ended_by_handler(events)),
-            ended => ended.map_err(HandlerError::from),
-        },
-        Err(error) => Err(error),
-    };
-    match ended.map_err(Failure::from) {
-        Err(failure @ (Failure::Handler(_) | Failure::Projection(_))) => {
-            match tx.batch_execute(savepoint.undo).await {
-                Err(error) if is_gone(&error) => Err(Failure::ended_by_handler(events)),
-                undone => undone.map_err(Failure::from).and(Err(failure)),
+        let applied = match self.due.take() {
+            Some(statement) => {
+                let (done, applied) = tokio::join!(tx.batch_execute(statement), apply);
+                done?;
+                applied
             }
+            None => apply.await,
+        };
+        let close = if is_last { self.savepoint.end } else { self.savepoint.next };
+        let ended = match applied {
+            Ok(()) => match self.send(close).await {
+                Err(error) if is_gone(&error) => return Err(Failure::ended_by_handler(events)),
+                ended => ended.map_err(HandlerError::from),
+            },
+            Err(error) => Err(error),
+        };
+        match ended.map_err(Failure::from) {
+            Err(failure @ (Failure::Handler(_) | Failure::Projection(_))) => {
+                match self.send(self.savepoint.undo).await {
+                    Err(error) if is_gone(&error) => Err(Failure::ended_by_handler(events)),
+                    undone => undone.map_err(Failure::from).and(Err(failure)),
+                }
+            }
+            ended => ended,
         }
-        ended => ended,
+    }
+
+    async fn send(&mut self, statement: &'static str) -> Result<(), Error> {
+        if self.ahead {
+            self.due = Some(statement);
+            return Ok(());
+        }
+        self.tx.batch_execute(statement).await
+    }
+
+    /// Sends what no slice comes behind.
+    async fn settle(self) -> Result<(), Error> {
+        match self.due {
+            Some(statement) => self.tx.batch_execute(statement).await,
+            None => Ok(()),
+        }
     }
 }

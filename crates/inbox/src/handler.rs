@@ -53,6 +53,15 @@ pub trait Handler: Send + 'static {
         events: &[Delivery],
     ) -> impl Future<Output = Result<(), HandlerError>> + Send;
 
+    /// Whether [`Handler::apply`] leaves the transaction as it is, come what may: neither ended nor begun anew. Where
+    /// events of a batch fail, the others are then tried without waiting for an answer between two calls.
+    ///
+    /// The inbox relies on it: what a handler that says so does behind a ROLLBACK of its own can stand without
+    /// inbox rows.
+    fn keeps_transaction(&self) -> bool {
+        false
+    }
+
     /// The events that [`Handler::apply`] will most likely be given next, while the database is busy
     /// with their inbox rows: time to prepare without holding anything up. It may be given others
     /// (without those that turn out to be duplicates), or nothing.

@@ -230,6 +230,12 @@ impl Handler for SqlProjection {
         Ok(())
     }
 
+    /// Its statements are known, and a function that they call cannot end the transaction (PostgreSQL
+    /// documentation, "Transaction Management").
+    fn keeps_transaction(&self) -> bool {
+        true
+    }
+
     fn expect(&mut self, events: &[Delivery]) {
         // whatever goes wrong goes wrong again where it can be reported
         self.expected = Relation::of(events).ok();

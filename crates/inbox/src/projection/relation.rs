@@ -1,7 +1,6 @@
 //! The relation `events`: a batch sent as arrays.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -103,12 +102,11 @@ impl Relation {
 
     /// The part of it that holds exactly `events`, in their order; `None` if it lacks one of them.
     pub(super) fn part(&self, events: &[Delivery]) -> Option<Self> {
-        let places: HashMap<usize, usize> =
-            self.of.iter().enumerate().map(|(place, of)| (of.ordinal, place)).collect();
         let mut of = Vec::with_capacity(events.len());
         let mut runs: Vec<Range<usize>> = Vec::new();
         for event in events {
-            let place = *places.get(&event.ordinal)?;
+            // events stand in the order of their ordinals
+            let place = self.of.binary_search_by_key(&event.ordinal, |of| of.ordinal).ok()?;
             let identity = Identity::of(event);
             if self.of.get(place) != Some(&identity) {
                 return None;
