@@ -9,13 +9,14 @@ use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRou
 use redis::io::tcp::TcpSettings;
 use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
 use redis::{
-    Cmd, ConnectionAddr, ErrorKind, Pipeline, RedisError, RedisFuture, RedisResult, TlsMode, Value,
+    Cmd, ConnectionAddr, ErrorKind, Pipeline, RedisError, RedisFuture, RedisResult, ServerError,
+    TlsMode, Value,
 };
 
 pub use redis::cluster_routing::Slot;
 
 use crate::packed::Packed;
-use crate::reply::Replies;
+use crate::reply::{Replies, Reply};
 use crate::target::{Server, Target};
 use crate::wire::Wire;
 
@@ -111,6 +112,9 @@ fn node_info(node: &Server) -> SentinelNodeConnectionInfo {
     }
 }
 
+/// What became of a command of a transaction: done, or refused.
+pub type Outcome = Result<(), ServerError>;
+
 /// One of the servers that take writes: the only one, or one of a cluster's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Primary {
@@ -156,9 +160,8 @@ impl Connection {
         }
     }
 
-    /// Sends commands as one transaction (Redis documentation, "Transactions"). Returns the replies
-    /// to them, in order, among which there may be errors. In a cluster the commands must stay
-    /// within one [`Slot`].
+    /// Sends commands as one transaction (Redis documentation, "Transactions"). Returns what became of
+    /// each of them, in order. In a cluster the commands must stay within one [`Slot`].
     ///
     /// # Errors
     /// Those of the connection, and what keeps the transaction from being executed: then nothing
@@ -166,13 +169,13 @@ impl Connection {
     ///
     /// # Cancel safety
     /// None: whether anything was done is not known.
-    pub async fn transaction(&mut self, commands: &Packed) -> RedisResult<Vec<Value>> {
+    pub async fn transaction(&mut self, commands: &Packed) -> RedisResult<Vec<Outcome>> {
         match self {
             Self::One(wire) => wire.transaction(commands).await,
             Self::Cluster(cluster) => {
                 let pipe = commands.pipeline();
-                let mut replies = cluster.req_packed_commands(&pipe, pipe.len() + 1, 1).await?;
-                array(replies.pop().unwrap_or_default())
+                let executed = cluster.req_packed_commands(&pipe, pipe.len() + 1, 1).await?;
+                outcomes(executed.first().map_or(Reply::Nil, Reply::from))
             }
         }
     }
@@ -213,10 +216,14 @@ impl Connection {
 }
 
 /// What EXEC answers with.
-pub(crate) fn array(executed: Value) -> RedisResult<Vec<Value>> {
+pub(crate) fn outcomes(executed: Reply<'_>) -> RedisResult<Vec<Outcome>> {
+    let outcome = |reply| match reply {
+        Reply::Error(error) => Err(*error),
+        _ => Ok(()),
+    };
     match executed {
-        Value::Array(replies) => Ok(replies),
-        Value::ServerError(error) => Err(error.into()),
+        Reply::Array(replies) => Ok(replies.into_iter().map(outcome).collect()),
+        Reply::Error(error) => Err((*error).into()),
         other => Err(RedisError::from((
             ErrorKind::UnexpectedReturnType,
             "EXEC does not answer with an array",

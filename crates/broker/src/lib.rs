@@ -22,7 +22,7 @@ mod resp;
 pub mod target;
 mod wire;
 
-pub use connection::{Connection, Primary, Slot};
+pub use connection::{Connection, Outcome, Primary, Slot};
 pub use packed::{Arguments, Packed};
 pub use reply::{Replies, Reply};
 pub use target::{Server, Target, TargetError};

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{Mutex, MutexGuard};
 
 use self::wakes::Wakes;
-use crate::connection::array;
+use crate::connection::{Outcome, outcomes};
 use crate::packed::Packed;
 use crate::reply::Replies;
 use crate::resp::{self, Scan};
@@ -79,8 +79,8 @@ impl Wire {
         Ok(Self { conversation, reply_timeout: reply, database })
     }
 
-    /// Sends commands as one transaction (Redis documentation, "Transactions"). Returns the replies
-    /// to them, among which there may be errors.
+    /// Sends commands as one transaction (Redis documentation, "Transactions"). Returns what became of
+    /// each of them.
     ///
     /// # Errors
     /// Those of the connection, and the first refusal of a command while it was queued: then nothing
@@ -88,23 +88,29 @@ impl Wire {
     ///
     /// # Cancel safety
     /// None: whether anything was done is not known, and the connection refuses further requests.
-    pub(crate) async fn transaction(&self, commands: &Packed) -> RedisResult<Vec<Value>> {
+    pub(crate) async fn transaction(&self, commands: &Packed) -> RedisResult<Vec<Outcome>> {
         let request = Buf::chain(MULTI, commands.bytes()).chain(EXEC);
         let mut refused = None;
         // of MULTI and of each command; the last one is that of EXEC
         let last = commands.len() + 1;
-        let mut executed = Value::Nil;
+        let mut executed = Bytes::new();
         let coming = Coming { number: last + 1, bytes: commands.len() * QUEUED.len() };
         self.request(request, coming, |index, received, length| {
-            match value(received, length)? {
-                reply if index == last => executed = reply,
-                Value::ServerError(error) if refused.is_none() => refused = Some(error),
-                _ => {}
+            if index == last {
+                executed = taken(received, length);
+            } else if !received.starts_with(QUEUED) {
+                let said = value(received, length)?;
+                refused = refused.take().or(said.extract_error().err());
+            } else {
+                received.advance(length);
             }
             Ok(())
         })
         .await?;
-        refused.map_or_else(|| array(executed), |error| Err(error.into()))
+        match refused {
+            Some(error) => Err(error),
+            None => outcomes(resp::reply(&executed)?.0),
+        }
     }
 
     /// Sends commands. Returns the replies to them, among which there may be errors.

@@ -257,22 +257,23 @@ async fn enter<H: Handler>(
     };
     let (inserted, ()) = tokio::join!(insert, prepare);
     let (fresh, transaction_id) = inserted?;
-    let first: HashSet<usize> = match fresh {
-        Fresh::All if rows.ordinals.len() == live => {
-            return Ok(Entered { fresh: live, transaction_id });
-        }
-        Fresh::All => rows.ordinals.iter().copied().collect(),
-        Fresh::Only(ids) => {
-            let ids: HashSet<&str> = ids.iter().map(String::as_str).collect();
-            let first: HashSet<usize> = rows.ordinals.iter().copied().collect();
-            let fresh = deliveries.iter().filter(|d| {
-                first.contains(&d.ordinal) && ids.contains(d.entry.event.event_id.as_str())
-            });
-            fresh.map(|delivery| delivery.ordinal).collect()
-        }
+    if matches!(fresh, Fresh::All) && rows.ordinals.len() == live {
+        return Ok(Entered { fresh: live, transaction_id });
+    }
+    let first: HashSet<usize> = rows.ordinals.iter().copied().collect();
+    let inserted: Option<HashSet<&str>> = match &fresh {
+        Fresh::All => None,
+        Fresh::Only(ids) => Some(ids.iter().map(String::as_str).collect()),
     };
-    deliveries.sort_unstable_by_key(|d| (!first.contains(&d.ordinal), d.ordinal));
-    Ok(Entered { fresh: first.len(), transaction_id })
+    let is_fresh = |delivery: &Delivery| {
+        let event_id = delivery.entry.event.event_id.as_str();
+        first.contains(&delivery.ordinal)
+            && inserted.as_ref().is_none_or(|inserted| inserted.contains(event_id))
+    };
+    let number = deliveries.iter().filter(|delivery| is_fresh(delivery)).count();
+    // each is looked up once more, not with every comparison
+    deliveries.sort_by_cached_key(|delivery| (!is_fresh(delivery), delivery.ordinal));
+    Ok(Entered { fresh: number, transaction_id })
 }
 
 /// Tells duplicates from conflicts among the known ones of the first `live` deliveries. Returns where these end

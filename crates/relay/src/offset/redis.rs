@@ -139,10 +139,12 @@ impl OffsetStore for RedisOffsetStore {
                 return Err(classify(&error));
             }
         };
-        let reply = replies
-            .first()
-            .ok_or_else(|| Error::SinkUnavailable("no reply to a script".to_owned()))?;
-        script_outcome(reply, &self.connector, offset)?;
+        let outcome = match replies.into_iter().next() {
+            Some(redis::Value::ServerError(error)) => Err(error),
+            Some(_) => Ok(()),
+            None => return Err(Error::SinkUnavailable("no reply to a script".to_owned())),
+        };
+        script_outcome(&outcome, &self.connector, offset)?;
         if ledger_length > 0 {
             self.pace.written(offset.at);
         }

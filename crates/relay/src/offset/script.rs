@@ -1,6 +1,7 @@
 //! The script that moves an offset in Redis, and the names of the keys.
 
-use redis::{Cmd, Value};
+use outflow_broker::Outcome;
+use redis::Cmd;
 
 use crate::batch::StreamSpan;
 use crate::error::Error;
@@ -60,13 +61,13 @@ pub fn save_command(
     Ok(command)
 }
 
-/// What the script's reply means for the connector.
+/// What a refusal of the script means for the connector.
 ///
 /// # Errors
 /// [`Error::Superseded`] when a later offset is stored; fatal when entries that should be covered
 /// are not there; otherwise whatever Redis refused with.
-pub fn script_outcome(reply: &Value, connector: &str, own: &Offset) -> Result<(), Error> {
-    let Value::ServerError(error) = reply else { return Ok(()) };
+pub fn script_outcome(outcome: &Outcome, connector: &str, own: &Offset) -> Result<(), Error> {
+    let Err(error) = outcome else { return Ok(()) };
     let detail = error.details().unwrap_or_default();
     match error.code() {
         "OUTFLOWAHEAD" => Err(Error::Superseded {

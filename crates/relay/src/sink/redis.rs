@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use outflow_broker::{Connection, Slot};
+use outflow_broker::{Connection, Outcome, Packed, Slot};
 use outflow_event::EntryId;
 use redis::{Cmd, RedisResult, Value, cmd};
 use tracing::debug;
@@ -68,20 +68,32 @@ impl RedisSink {
     /// reply: an entry was added, or it was there before.
     async fn transact(&mut self, batch: &Batch) -> Result<(), Error> {
         if !self.link.is_connected() {
+            self.must_be_transactional().await?;
             self.look_for_acknowledged().await?;
         }
         let connection = self.link.get().await?.clone();
         let sent = batch.parts().map(|part| execute(connection.clone(), part));
         // every one of them is waited for: what is sent again later must not meet one under way
         let answered = join_all(sent).await;
-        for (part, replies) in batch.parts().zip(answered) {
-            let replies = replies?;
-            self.check(part, &replies).await?;
-            if let (Some(reply), Some(offset)) = (replies.get(part.entries()), batch.offset()) {
-                script_outcome(reply, &self.connector, offset)?;
+        for (part, outcomes) in batch.parts().zip(answered) {
+            let outcomes = outcomes?;
+            self.check(part, &outcomes).await?;
+            if let (Some(saved), Some(offset)) = (outcomes.get(part.entries()), batch.offset()) {
+                script_outcome(saved, &self.connector, offset)?;
             }
         }
         Ok(())
+    }
+
+    /// Where MULTI is not permitted, the commands behind it would be done one by one: an empty transaction shows
+    /// it. A cluster's client asks its nodes by key, and there is none.
+    async fn must_be_transactional(&mut self) -> Result<(), Error> {
+        if self.cluster {
+            return Ok(());
+        }
+        let connection = self.link.get().await?;
+        let nothing = connection.transaction(&Packed::default()).await;
+        nothing.map(drop).map_err(|error| classify(&error))
     }
 
     async fn look_for_acknowledged(&mut self) -> Result<(), Error> {
@@ -119,12 +131,12 @@ impl RedisSink {
         Ok(())
     }
 
-    async fn check(&mut self, part: &Part, replies: &[Value]) -> Result<(), Error> {
-        if !replies.iter().any(|reply| matches!(reply, Value::ServerError(_))) {
+    async fn check(&mut self, part: &Part, outcomes: &[Outcome]) -> Result<(), Error> {
+        if outcomes.iter().all(Result::is_ok) {
             return Ok(());
         }
-        for (entry, reply) in part.written().zip(replies) {
-            let Value::ServerError(error) = reply else { continue };
+        for (entry, outcome) in part.written().zip(outcomes) {
+            let Err(error) = outcome else { continue };
             let refused_id = error.details().is_some_and(|text| text.contains(ID_REFUSED));
             if !refused_id || self.mode == EntryIdMode::Auto {
                 return Err(classify_server_error(error));
@@ -231,8 +243,8 @@ async fn last_id(connection: &mut Connection, key: &[u8]) -> Result<Option<Entry
     }
 }
 
-/// Sends one transaction. Returns the replies to its commands.
-async fn execute(mut connection: Connection, part: &Part) -> Result<Vec<Value>, Error> {
+/// Sends one transaction. Returns what became of each of its commands.
+async fn execute(mut connection: Connection, part: &Part) -> Result<Vec<Outcome>, Error> {
     let commands = part.commands();
     let replies = connection.transaction(commands).await.map_err(|error| classify(&error))?;
     if replies.len() == commands.len() {

@@ -255,25 +255,50 @@ async fn wrong_credentials_end_the_connector_with_advice() {
     assert!(!error.to_string().contains("wrong@"), "{error}");
 }
 
-#[tokio::test]
-async fn the_rights_that_the_advice_names_are_enough() {
-    let mut world = World::start().await;
+const RIGHTS: &str = "+xadd +xrange +xrevrange +xinfo +type +exists +eval +multi +exec";
+
+/// Has the connector use a user of Redis with these rights only.
+async fn restrict(world: &mut World, rights: &str) {
     let mut redis = world.redis.connect().await.unwrap();
-    let rights = "+xadd +xrange +xrevrange +xinfo +type +exists +eval +multi +exec";
     let mut user = redis::cmd("ACL");
     user.arg("SETUSER").arg("relay").arg("on").arg(">pw").arg("~outflow:*");
-    for right in rights.split(' ') {
+    for right in rights.split_whitespace() {
         user.arg(right);
     }
     user.exec_async(&mut redis).await.unwrap();
     let address = format!("redis://relay:pw@127.0.0.1:{}", world.redis.port());
     world.config.sink.redis = address.parse().unwrap();
+}
+
+/// Redis does the commands behind a refused MULTI one by one.
+#[tokio::test]
+async fn nothing_is_written_without_the_right_to_a_transaction() {
+    for missing in ["+multi", "+exec"] {
+        let mut world = World::start().await;
+        restrict(&mut world, &RIGHTS.replace(missing, "")).await;
+        world.emit("a").await;
+        let running = world.spawn();
+        running.waiting_for(RIGHTS).await;
+        running.crash().await;
+        world.expect_ids("outflow:order", &[]).await;
+        restrict(&mut world, RIGHTS).await;
+        let running = world.connector().await;
+        world.expect_ids("outflow:order", &["a"]).await;
+        running.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn the_rights_that_the_advice_names_are_enough() {
+    let mut world = World::start().await;
+    restrict(&mut world, RIGHTS).await;
     for ids in [&["a"][..], &["a", "b"]] {
         let running = world.connector().await;
         world.emit(ids.last().unwrap()).await;
         world.expect_ids("outflow:order", ids).await;
         running.stop().await;
     }
+    let mut redis = world.redis.connect().await.unwrap();
     redis::cmd("ACL")
         .arg("SETUSER")
         .arg("relay")
@@ -283,6 +308,6 @@ async fn the_rights_that_the_advice_names_are_enough() {
         .unwrap();
     world.emit("c").await;
     let running = world.spawn();
-    running.waiting_for(rights).await;
+    running.waiting_for(RIGHTS).await;
     running.crash().await;
 }
