@@ -35,6 +35,9 @@ pub(crate) fn classify_server_error(error: &ServerError) -> Error {
 fn classify_code(code: &str, detail: &str) -> Error {
     let said = format!("{code} {detail}");
     let advised = |advice: &str| Error::SinkRefused(format!("{said}: {advice}"));
+    // where EXEC itself is refused the reason has a code, too
+    let inner = detail.strip_prefix("Transaction discarded because of: ");
+    let code = inner.and_then(|inner| inner.split(' ').next()).unwrap_or(code);
     match code {
         "WRONGTYPE" => advised(
             "a key that outflow writes holds another type; DEL or RENAME it, or set another \
@@ -95,5 +98,8 @@ mod tests {
             assert_eq!(error.retry(), Retry::Fatal, "{code}");
             assert!(error.to_string().starts_with(&format!("redis: {code} text: ")), "{error}");
         }
+        let refused = "Transaction discarded because of: NOPERM this user may not";
+        assert_eq!(classify_code("EXECABORT", refused).retry(), Retry::Fatal);
+        assert_eq!(classify_code("EXECABORT", "for now").retry(), Retry::Transient);
     }
 }

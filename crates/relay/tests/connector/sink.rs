@@ -277,9 +277,9 @@ async fn nothing_is_written_without_the_right_to_a_transaction() {
         let mut world = World::start().await;
         restrict(&mut world, &RIGHTS.replace(missing, "")).await;
         world.emit("a").await;
-        let running = world.spawn();
-        running.waiting_for(RIGHTS).await;
-        running.crash().await;
+        let error = world.spawn().failure().await;
+        assert_eq!(error.retry(), Retry::Fatal);
+        assert!(error.to_string().contains(RIGHTS), "{error}");
         world.expect_ids("outflow:order", &[]).await;
         restrict(&mut world, RIGHTS).await;
         let running = world.connector().await;
