@@ -3,7 +3,7 @@
 //! Pure: messages in, commands and an offset out. What the log says and the outbox does not mean
 //! (updates, deletes, truncation, other tables) is counted, mentioned once, and passed over.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use outflow_event::{Epoch, Lsn, Position};
@@ -25,7 +25,7 @@ pub struct Intake {
     assembler: Assembler,
     encoder: Encoder,
     /// The tables of the publication, as last announced.
-    tables: HashMap<u32, Shape>,
+    tables: BTreeMap<u32, Shape>,
     table: TableName,
     columns: ColumnNames,
     message_prefix: Option<String>,
@@ -77,7 +77,7 @@ impl Intake {
                 progress.epoch,
                 &config.connector,
             ),
-            tables: HashMap::new(),
+            tables: BTreeMap::new(),
             table: config.source.table.clone(),
             columns: config.source.columns.clone(),
             message_prefix: config.source.message_prefix.clone(),

@@ -152,7 +152,7 @@ impl Encoder {
             return Ok(None);
         };
         self.position.clone_from(&self.transaction.position_prefix);
-        append(&mut self.position, format_args!("{}", position.index));
+        append_number(&mut self.position, position.index);
         match self.mode {
             EntryIdMode::Auto => {
                 self.id.extend_from_slice(REDIS_MAKES_IT);
@@ -160,7 +160,7 @@ impl Encoder {
             }
             EntryIdMode::Lsn => {
                 self.id.clone_from(&self.transaction.id_prefix);
-                append(&mut self.id, format_args!("{}", position.index));
+                append_number(&mut self.id, position.index);
                 EntryId::at(self.epoch, position).map(Some)
             }
         }
@@ -197,10 +197,11 @@ fn add(
 
 fn rewrite(buffer: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     buffer.clear();
-    append(buffer, text);
-}
-
-fn append(buffer: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     // writing to a Vec cannot fail
     let _ = buffer.write_fmt(text);
+}
+
+/// For what every event has: twice as fast as the formatting of the standard library.
+fn append_number(buffer: &mut Vec<u8>, number: u64) {
+    buffer.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
