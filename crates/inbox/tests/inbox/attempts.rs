@@ -113,6 +113,31 @@ async fn several_poison_events_in_one_batch_are_all_found() {
     bed.assert_order_within_aggregates().await;
 }
 
+/// A projection in SQL is given one part of a batch behind the other, without an answer in between.
+#[tokio::test]
+async fn a_projection_in_sql_loses_no_neighbour_of_an_event_that_it_refuses() {
+    for refused in ["= 1", "= 400", "IN (64, 65, 66)", "% 37 = 0", "BETWEEN 130 AND 190"] {
+        let mut bed = Bed::new().await;
+        bed.log.expect_warn(DEAD);
+        let check = format!("ALTER TABLE seen ADD CHECK (NOT v::int {refused})");
+        bed.sql.batch_execute(&check).await.unwrap();
+        let refuses = format!("generate_series(1, 400) v WHERE v {refused}");
+        let dead = bed.count(&refuses).await;
+        bed.add_many(1..=400, 40).await;
+        let options =
+            ConsumerOptions { max_attempts: 1, on_failure: OnFailure::Skip, ..bed.options() };
+        let applied = 400 - u64::try_from(dead).unwrap();
+        bed.run_until(options, seen(), |c| c.acknowledged == 400 && c.applied == applied).await;
+        let missing =
+            format!("{refuses} AND 'e' || v NOT IN (SELECT event_id FROM outflow.dead_letter)");
+        assert_eq!(bed.count(&missing).await, 0, "{refused}");
+        assert_eq!(bed.count("outflow.dead_letter").await, dead, "{refused}");
+        assert_eq!(bed.count("seen").await, 400 - dead, "{refused}");
+        assert_eq!(bed.count("(SELECT DISTINCT event_id FROM seen) s").await, 400 - dead);
+        bed.assert_order_within_aggregates().await;
+    }
+}
+
 #[tokio::test]
 async fn c22_an_event_that_never_succeeds_becomes_a_dead_letter_with_all_that_is_known() {
     let mut bed = Bed::new().await;
