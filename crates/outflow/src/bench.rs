@@ -56,7 +56,7 @@ use crate::cli::Global;
 #[command(after_help = "\
 Examples:
   outflow bench --quick                               a first impression in about two minutes
-  outflow bench                                       everything, about 20 minutes
+  outflow bench                                       everything, about 30 minutes
   outflow bench --scenario drain --aof off --rows-per-transaction 1,100,10000
   outflow bench --scenario latency --set sink.batch_entries=100
   outflow bench --check --json > bench.json           for CI: exit code 1 on a missed target

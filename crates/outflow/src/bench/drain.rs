@@ -1,8 +1,12 @@
 //! A backlog from PostgreSQL into Redis, against `pg_recvlogical` that writes it to `/dev/null`.
 //!
 //! Both read the same events, from the same place in the log, with the same output plugin and the
-//! same protocol, one after the other in changing order. The connector does more: it takes the
-//! messages apart, writes an entry for each event, waits for Redis, and stores its offset.
+//! same protocol. The connector does more: it takes the messages apart, writes an entry for each
+//! event, waits for Redis, and stores its offset.
+//!
+//! A round is three runs: one competitor between two runs of the other, who changes from round to
+//! round. What counts is the mean of the outer two, so that a machine that becomes slower or faster
+//! in the middle of a round does so for both.
 //!
 //! What is timed, for both alike:
 //! - from the first sight of a walsender at work for the slot, that is, from START_REPLICATION on.
@@ -20,7 +24,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use tokio::process::Command;
 
 use super::backlog::Backlog;
@@ -38,7 +42,7 @@ const SETTLE: Duration = Duration::from_millis(200);
 /// Most memory of a connector, in MiB.
 pub(super) const MEMORY_TARGET: Target = Target::AtMost(64.0);
 
-/// One round of one competitor.
+/// What one competitor did.
 #[derive(Debug, Default, Clone, Copy)]
 struct Run {
     /// Events a second.
@@ -74,7 +78,7 @@ fn case(stage: &Stage, rows: u64, aof: bool) -> String {
     )
 }
 
-/// Pairs of connector and rival.
+/// What connector and rival did in each round.
 async fn compare(
     stage: &Stage,
     backlog: &Backlog,
@@ -85,18 +89,18 @@ async fn compare(
     let mut rounds = Vec::new();
     for round in 1..=stage.options.rounds {
         let title = |who| format!("drain, {case}, round {round}: {who}");
-        let (mut ours, mut theirs) = (None, None);
-        // whoever comes second finds warmer caches
-        for connector in [round % 2 == 1, round % 2 == 0] {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let connector_is_outside = round % 2 == 1;
+        for connector in [connector_is_outside, !connector_is_outside, connector_is_outside] {
             if connector {
                 progress.step(title("connector"), backlog.events);
-                ours = Some(connector_run(stage, backlog, broker, progress).await?);
+                ours.push(connector_run(stage, backlog, broker, progress).await?);
             } else {
                 progress.step(title("pg_recvlogical"), backlog.events);
-                theirs = Some(rival_run(stage, backlog).await?);
+                theirs.push(rival_run(stage, backlog).await?);
             }
         }
-        let pair = ours.zip(theirs).context("a round has one run of each")?;
+        let pair = (Run::mean(&ours), Run::mean(&theirs));
         progress.say(&format!(
             "  {} against {}: {:.2}",
             Unit::Rate.show(pair.0.rate),
@@ -195,6 +199,20 @@ impl Run {
             at(after).saturating_sub(at(before)).as_secs_f64() * 1e6 / events
         });
         Self { rate: events / took.as_secs_f64(), reader, walsender, redis, peak: 0.0 }
+    }
+
+    /// Several runs as if they were one: the rate is that of all their events over all their time. Of memory the
+    /// most.
+    fn mean(runs: &[Self]) -> Self {
+        let mean =
+            |value: fn(&Self) -> f64| runs.iter().map(value).sum::<f64>() / runs.len() as f64;
+        Self {
+            rate: 1.0 / mean(|run| 1.0 / run.rate),
+            reader: mean(|run| run.reader),
+            walsender: mean(|run| run.walsender),
+            redis: mean(|run| run.redis),
+            peak: runs.iter().map(|run| run.peak).fold(0.0, f64::max),
+        }
     }
 }
 
