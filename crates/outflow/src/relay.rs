@@ -57,6 +57,9 @@ pub(crate) fn run(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
     let connector = config.connector_config()?;
     crate::log::start(&config, global)?;
     args.faults.arm()?;
+    if !args.polling {
+        crate::service::let_servers_go_first();
+    }
     // one loop that is busy with two sockets: a second thread would only hand work over
     crate::service::single_threaded()?.block_on(async {
         let stop = crate::service::stop_on_signal()?;

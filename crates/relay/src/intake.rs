@@ -4,10 +4,11 @@
 //! (updates, deletes, truncation, other tables) is counted, mentioned once, and passed over.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use outflow_event::{Epoch, Lsn, Position};
-use outflow_pgoutput::message::{Begin, Commit, Insert, LogicalMessage, Message, Relation};
+use outflow_pgoutput::message::{self, Begin, Commit, Insert, LogicalMessage, Message, Relation};
 use tracing::warn;
 
 use crate::assembler::{Assembler, Placement};
@@ -92,6 +93,15 @@ impl Intake {
     #[must_use]
     pub fn progress(&self) -> &Offset {
         &self.progress
+    }
+
+    /// How old the last event was at `clock`: by one clock, the server's, which also says when a transaction
+    /// committed. Zero where that is not known, and for a clock that was put back.
+    #[must_use]
+    pub fn age_at(&self, clock: message::Timestamp) -> Duration {
+        let commit = self.progress.commit_time.map(Timestamp::as_microsecond);
+        let age = commit.map_or(0, |commit| clock.unix_micros().saturating_sub(commit));
+        Duration::from_micros(u64::try_from(age).unwrap_or(0))
     }
 
     /// The epoch of the entries.

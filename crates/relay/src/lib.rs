@@ -31,6 +31,7 @@ pub mod connector;
 pub mod emitted;
 pub mod error;
 pub mod intake;
+mod linger;
 mod metrics;
 pub mod offset;
 pub mod outbox;

@@ -1,8 +1,8 @@
 //! The one loop that holds control flow: log in, entries out, offsets forward, confirmations back.
 //!
 //! While one batch is on its way to Redis the next ones fill. How much fills in that time decides
-//! the size of a batch, so nothing waits for company when the log is quiet, and round trips are
-//! shared by hundreds of events when it is not.
+//! the size of a batch, so nothing waits for company when the connector keeps up. In a backlog it is
+//! throughput that counts, and a batch waits a moment to become full (`linger`).
 //!
 //! Bounds: at most one chunk of the log is taken in ahead of the sink; when the sink stalls, the
 //! link's own bounded channel fills, the socket is no longer read, and the server keeps the rest.
@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::batch::Batch;
 use crate::error::Error;
 use crate::intake::Intake;
+use crate::linger::Linger;
 use crate::offset::{OffsetStore, ResumePoint};
 use crate::publisher::Publisher;
 use crate::sink::Sink;
@@ -65,6 +66,8 @@ struct Run<'a, S, O> {
     /// Full batches that wait for their turn.
     queue: VecDeque<Batch>,
     filling: Batch,
+    /// Whether `filling` waits to become full.
+    linger: Linger,
     spare: Vec<Batch>,
     limits: (usize, usize),
     /// A batch was not published, or not covered by an offset.
@@ -101,6 +104,7 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Pipeline<S, O> {
             in_flight: None,
             queue: VecDeque::new(),
             filling: self.batch,
+            linger: Linger::default(),
             spare: Vec::new(),
             limits: (self.batch_entries, self.batch_bytes),
             failed: false,
@@ -133,12 +137,13 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Run<'_, S, O> {
         loop {
             self.dispatch()?;
             let room = self.queue.is_empty();
-            // With a batch under way nothing is in a hurry: rows gather in the socket, and the
-            // server, which sends each in a packet of its own, need not wake us for each. With
-            // nothing under way the next byte counts.
-            self.stream.set_appetite(match self.in_flight {
-                Some(_) => Appetite::Bulk,
-                None => Appetite::Prompt,
+            let linger = self.linger.until().filter(|_| self.in_flight.is_none());
+            // With a batch under way, or one that waits to become full, nothing is in a hurry: rows
+            // gather in the socket, and the server, which sends each in a packet of its own, need
+            // not wake us for each. Otherwise the next byte counts.
+            self.stream.set_appetite(match self.in_flight.is_some() || linger.is_some() {
+                true => Appetite::Bulk,
+                false => Appetite::Prompt,
             });
             tokio::select! {
                 biased;
@@ -148,6 +153,7 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Run<'_, S, O> {
                     Some(chunk) => self.take_in(&chunk)?,
                     None => return Err(Error::LinkClosed),
                 },
+                () = moment(linger) => self.linger.end(),
                 _ = tick.tick() => {
                     let stored = self.stored.lsn;
                     self.reporter.lag(self.source_lsn, stored);
@@ -166,10 +172,14 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Run<'_, S, O> {
     fn take_in(&mut self, chunk: &Chunk) -> Result<(), Error> {
         for frame in chunk.frames() {
             match frame {
-                Frame::XLogData { wal_start, wal_end, body, .. } => {
+                Frame::XLogData { wal_start, wal_end, server_clock, body } => {
                     let message = Message::decode(body)
                         .map_err(|error| Error::Protocol(format!("at {wal_start}: {error}")))?;
+                    let was_empty = self.filling.entries() == 0;
                     self.intake.accept(&message, &mut self.filling)?;
+                    if was_empty && self.filling.entries() > 0 {
+                        self.linger.begin(self.intake.age_at(server_clock));
+                    }
                     self.source_lsn = self.source_lsn.max(wal_end);
                     let (entries, bytes) = self.limits;
                     if self.filling.entries() >= entries || self.filling.bytes() >= bytes {
@@ -194,6 +204,7 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Run<'_, S, O> {
         let mut batch = std::mem::replace(&mut self.filling, next);
         batch.cover(offset);
         self.queue.push_back(batch);
+        self.linger.end();
         Ok(())
     }
 
@@ -202,7 +213,8 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Run<'_, S, O> {
         if self.in_flight.is_some() {
             return Ok(());
         }
-        if self.queue.is_empty() && (self.filling.entries() > 0 || self.offset_is_due()) {
+        let ready = self.filling.entries() > 0 && self.linger.until().is_none();
+        if self.queue.is_empty() && (ready || self.offset_is_due()) {
             self.close_batch()?;
         }
         let Some(mut batch) = self.queue.pop_front() else { return Ok(()) };
@@ -254,6 +266,7 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Run<'_, S, O> {
 
     /// Publishes what has been taken in and stores the offset.
     async fn drain(&mut self) -> Result<(), Error> {
+        self.linger.end();
         loop {
             self.urgent = true;
             self.dispatch()?;
@@ -263,6 +276,14 @@ impl<S: Sink + 'static, O: OffsetStore + 'static> Run<'_, S, O> {
             let done = arrival(&mut self.in_flight).await;
             self.published(done)?;
         }
+    }
+}
+
+/// The moment, if there is one.
+async fn moment(until: Option<Instant>) {
+    match until {
+        Some(until) => tokio::time::sleep_until(until).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -191,6 +191,17 @@ fn c55_the_published_part_of_a_transaction_is_not_published_again() {
 }
 
 #[test]
+fn the_age_of_an_event_is_told_by_the_clock_that_dated_its_commit() {
+    let (mut intake, mut batch) =
+        (Intake::new(&config(), offset(50)), Batch::new(&config().sink.redis));
+    let clock = message::Timestamp;
+    assert_eq!(intake.age_at(clock(i64::MAX)), Duration::ZERO, "nothing has committed");
+    feed(&mut intake, &mut batch, &[begin(100), outbox(), event("a")]).unwrap();
+    assert_eq!(intake.age_at(clock(100_000)), Duration::from_millis(100));
+    assert_eq!(intake.age_at(clock(-100_000)), Duration::ZERO, "a clock that was put back");
+}
+
+#[test]
 fn a_keepalive_moves_the_offset_between_transactions_only() {
     let (mut intake, mut batch) =
         (Intake::new(&config(), offset(50)), Batch::new(&config().sink.redis));
