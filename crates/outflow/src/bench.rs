@@ -55,7 +55,7 @@ use crate::cli::Global;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  outflow bench --quick                               a first impression in about two minutes
+  outflow bench --quick                               a first impression in about three minutes
   outflow bench                                       everything, about 30 minutes
   outflow bench --scenario drain --aof off --rows-per-transaction 1,100,10000
   outflow bench --scenario latency --set sink.batch_entries=100
@@ -240,8 +240,12 @@ pub(crate) fn run(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
 async fn measure(scenarios: &[Scenario], options: Options) -> anyhow::Result<Report> {
     let progress = Progress::start();
     let machine = machine::Machine::read();
-    progress.say(&machine.warnings().join("\n"));
+    // a quick run writes a fifth of the events
+    let disk_gib = if options.quick { 2 } else { 8 };
+    progress.say(&machine.warnings(disk_gib).join("\n"));
     let stage = Stage::open(options, &progress).await?;
+    // asked now: at the end the server may be one of the failures
+    let postgres = stage.server_version().await?;
     let (mut figures, mut failures) = (Vec::new(), Vec::new());
     for scenario in scenarios {
         let result = match scenario {
@@ -261,7 +265,6 @@ async fn measure(scenarios: &[Scenario], options: Options) -> anyhow::Result<Rep
         }
     }
     progress.finish();
-    let postgres = stage.server_version().await?;
     let redis = stage.redis_version();
     Ok(Report::new(machine, (postgres, redis), stage.options, figures, failures))
 }

@@ -286,7 +286,9 @@ async fn measure(
 ) -> anyhow::Result<Report> {
     let progress = Progress::start();
     let machine = Machine::read();
-    progress.say(&machine.warnings().join("\n"));
+    // given servers have their disk elsewhere
+    let disk_gib = if given.is_some() { 0 } else { 2 };
+    progress.say(&machine.warnings(disk_gib).join("\n"));
     let options = super::Options::bare(overrides);
     let servers = if given.is_some() { "given" } else { "throwaway" };
     let stage = match given {

@@ -20,6 +20,9 @@ pub(super) struct Machine {
     pub(super) load_before: f64,
     /// Whether outflow was built with optimisation.
     pub(super) release_build: bool,
+    /// Free disk where the servers' data goes, in GiB.
+    #[serde(skip)]
+    disk_free_gib: Option<u64>,
 }
 
 impl Machine {
@@ -45,11 +48,14 @@ impl Machine {
             ),
             load_before: load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0),
             release_build: !cfg!(debug_assertions),
+            disk_free_gib: rustix::fs::statvfs(std::env::temp_dir())
+                .ok()
+                .map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) >> 30),
         }
     }
 
-    /// Why the figures may mean nothing.
-    pub(super) fn warnings(&self) -> Vec<String> {
+    /// Why there may be no figures, or figures that mean nothing. The run writes up to `disk_gib` GiB.
+    pub(super) fn warnings(&self, disk_gib: u64) -> Vec<String> {
         let mut warnings = Vec::new();
         if !self.release_build {
             warnings
@@ -59,6 +65,13 @@ impl Machine {
             warnings.push(format!(
                 "warning: the machine is busy (load average {}): even ratios will be off",
                 self.load_before
+            ));
+        }
+        if let Some(free) = self.disk_free_gib.filter(|free| *free < disk_gib) {
+            warnings.push(format!(
+                "warning: {free} GiB of disk are free in {}, and up to {disk_gib} are needed: free some, or set \
+                 TMPDIR to a folder that has them",
+                std::env::temp_dir().display()
             ));
         }
         warnings
@@ -77,6 +90,18 @@ fn value_of(text: &str, key: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn too_little_disk_is_said_before_the_run() {
+        let mut machine = Machine { load_before: 0.0, release_build: true, ..Machine::read() };
+        machine.disk_free_gib = Some(7);
+        assert!(machine.warnings(7).is_empty());
+        let warnings = machine.warnings(8);
+        assert!(
+            warnings.concat().starts_with("warning: 7 GiB of disk are free in "),
+            "{warnings:?}"
+        );
+    }
 
     #[test]
     fn a_value_stands_behind_its_key() {
